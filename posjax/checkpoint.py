@@ -1,0 +1,135 @@
+"""Checkpoints that are whole or are not there. The only file that imports Orbax.
+
+A step counts only when Orbax committed it and every array still has the digest it was saved with:
+Orbax survives being killed, but neither notices flipped bits in array data nor a half-deleted step.
+"""
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+# Orbax tells every save at length through the root logger's handlers.
+logging.getLogger('absl').setLevel(logging.ERROR)
+
+_ITEM, _DIGESTS = 'state', 'digests'
+
+
+class CheckpointError(Exception):
+    """A checkpoint that is missing, damaged, or of another shape; one line."""
+
+
+class Checkpoints:
+    """The checkpoints of one group of runs, in a folder of their own.
+
+    Trees are nested dicts, tuples and NamedTuples of numpy arrays. Use as a context manager: on
+    leaving, a save still under way is completed, and an error in it is raised.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2):
+        self.folder = Path(folder).absolute()
+        policy = ocp.training.preservation_policies.LatestN(keep)
+        self._orbax = ocp.training.Checkpointer(self.folder, preservation_policy=policy)
+        self._pending = None
+
+    def __enter__(self) -> 'Checkpoints':
+        return self
+
+    def __exit__(self, *error) -> None:
+        try:
+            self.wait()
+        finally:
+            self._orbax.close()
+
+    def save(self, step: int, tree: Any) -> None:
+        """Saves in the background; returns once the arrays are copied."""
+        self.wait()
+        digests = {name: _digest(leaf) for name, leaf in _named(tree).items()}
+        self._pending = (step, self._orbax.save_checkpointables_async(
+            step, {_ITEM: tree}, custom_metadata={_DIGESTS: digests}, force=True, overwrite=True
+        ))  # fmt: skip
+
+    def wait(self) -> None:
+        """Returns when the last save is on disk; raises CheckpointError if it did not get there."""
+        if self._pending is None:
+            return
+        (step, response), self._pending = self._pending, None
+        try:
+            saved = response.result()
+        except Exception as error:
+            raise CheckpointError(f'checkpoint {step} in {self.folder} failed: {error}') from error
+        if saved is False:
+            raise CheckpointError(f'checkpoint {step} in {self.folder} was not saved')
+
+    def load(self, abstract: Any) -> tuple[int, Any] | None:
+        """The newest step that verifies, and its tree; None where there is no checkpoint at all.
+
+        Args:
+          abstract: a tree of jax.ShapeDtypeStruct; its structure, shapes and dtypes must match.
+
+        Raises:
+          CheckpointError: there are checkpoints, and none of them is whole.
+        """
+        problems = []
+        for step in reversed(self.steps()):
+            try:
+                return step, self._read(step, abstract)
+            except CheckpointError as error:
+                problems.append(str(error))
+                logging.getLogger(__name__).warning('%s; trying an older one', error)
+        if problems:
+            raise CheckpointError(f'no whole checkpoint left in {self.folder}: {problems[0]}')
+        return None
+
+    def steps(self) -> list[int]:
+        """Committed steps, oldest first."""
+        found = self.folder.glob('*/commit_success.txt')
+        return sorted(int(path.parent.name) for path in found if path.parent.name.isdigit())
+
+    def _read(self, step, abstract):
+        where = f'checkpoint {step} in {self.folder}'
+        try:
+            metadata = json.loads((self.folder / str(step) / '_CHECKPOINT_METADATA').read_text())
+            digests = metadata['custom_metadata'][_DIGESTS]
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f'{where} cannot be read: {_first_line(error)}') from error
+        wanted = _named(abstract)
+        # Asked before loading: Orbax answers a tree of another structure with a misleading error.
+        if different := wanted.keys() ^ digests.keys():
+            raise CheckpointError(f'{where} does not match the config: {min(different)}')
+        try:
+            host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), abstract)
+            tree = self._orbax.load_checkpointables(step, {_ITEM: host})[_ITEM]
+        except Exception as error:  # Orbax raises many kinds for damage; all mean the same here.
+            raise CheckpointError(f'{where} cannot be read: {_first_line(error)}') from error
+        got = _named(tree)
+        for name in wanted:
+            if (got[name].shape, got[name].dtype) != (wanted[name].shape, wanted[name].dtype):
+                raise CheckpointError(
+                    f'{where} does not match the config: {name} is '
+                    f'{got[name].dtype}{got[name].shape}, expected '
+                    f'{wanted[name].dtype}{wanted[name].shape}'
+                )
+            if _digest(got[name]) != digests[name]:
+                raise CheckpointError(f'{where} is damaged: {name} is not what was saved')
+        return tree
+
+
+def _named(tree) -> dict[str, Any]:
+    return {jax.tree_util.keystr(k): v for k, v in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _digest(array) -> str:
+    array = np.ascontiguousarray(array)
+    hashed = hashlib.blake2b(f'{array.dtype}{array.shape}'.encode(), digest_size=16)
+    hashed.update(array.tobytes())
+    return hashed.hexdigest()
+
+
+def _first_line(error) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

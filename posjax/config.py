@@ -1,0 +1,290 @@
+"""Configs: what can be set, what it means, and what is refused.
+
+A config file's `get_config()` starts from `default()` and changes what it needs. `runs` turns a
+config into the list of runs it describes; anything wrong with it is a ConfigError of one line.
+"""
+
+import itertools
+import json
+from typing import Any
+
+from ml_collections import ConfigDict
+
+import posjax.schemes  # noqa: F401  (fills the registry)
+import posjax.tasks  # noqa: F401
+from posjax import interventions, scheme
+from posjax.model import Model
+from posjax.run import DECAYABLE, Optim, Run
+from posjax.scheme import chain
+from posjax.tasks import task
+from posjax.text import coerce, suggest
+
+# Fields that a workdir's runs do not depend on: they may differ when a command is run again.
+HARMLESS = ('eval', 'compare', 'mesh', 'checkpoint', 'train.chunk')
+
+# What may be swept: every field that describes a run, in this order.
+_SWEPT = ('task', 'scheme', 'model', 'train.length', 'train.batch', 'train.steps', 'optim')
+
+
+class ConfigError(ValueError):
+    """A config that cannot be run; one line with the field, its value and the remedy."""
+
+
+def default() -> ConfigDict:
+    """All fields with their defaults."""
+    c = ConfigDict()
+    c.task = 'lag'  # a text: see posjax/tasks
+    c.scheme = 'rope'  # a text: see python -m posjax.schemes
+    c.seeds = 1  # how many: 0, 1, ..., seeds - 1
+
+    c.model = ConfigDict()
+    c.model.layers = 2
+    c.model.heads = 1
+    c.model.width = 64  # heads x head dim
+    c.model.mlp = 4  # hidden width of the MLP, as a multiple of width
+    c.model.causal = True  # a token sees itself and earlier ones only
+    c.model.dtype = 'float32'  # of activations: 'float32' or 'bfloat16'; parameters are float32
+    c.model.precision = 'highest'  # of float32 products on TPU and GPU: 'default', 'high', 'highest'
+    c.model.block = 0  # queries attended to at a time, to bound memory; 0 takes all at once
+
+    c.train = ConfigDict()
+    c.train.length = 32  # tokens
+    c.train.batch = 64  # sequences per step
+    c.train.steps = 2000
+    c.train.chunk = 200  # steps between two looks at the host: progress, metrics, checkpoints
+    c.train.log_every = 20  # steps averaged into one line of metrics; divides chunk
+
+    c.optim = ConfigDict()  # AdamW
+    c.optim.learning_rate = 1e-3
+    c.optim.weight_decay = 0.01
+    c.optim.beta1 = 0.9
+    c.optim.beta2 = 0.999
+    c.optim.eps = 1e-8
+    c.optim.clip = 0.0  # largest gradient norm of a run; 0 never clips
+    c.optim.warmup = 0  # steps of linear warm-up
+    c.optim.schedule = 'constant'  # after warm-up: 'constant', 'cosine' or 'linear' down to 0
+    c.optim.decay = ('weights', 'embeddings')  # which kinds of parameters are decayed, of:
+    # 'weights', 'embeddings', 'biases', 'norms', 'positions' (what schemes learn)
+
+    c.eval = ConfigDict()
+    c.eval.lengths = (32, 64, 128)  # tokens
+    c.eval.interventions = ('none', 'logn')  # texts: see posjax/interventions.py
+    c.eval.sequences = 256  # fresh ones, at each length
+    c.eval.batch = 64  # sequences at a time, to bound memory
+
+    c.checkpoint = ConfigDict()
+    c.checkpoint.every = 1000  # steps; the last step is always kept
+    c.checkpoint.keep = 2  # how many
+
+    c.mesh = ConfigDict()
+    c.mesh.devices = 0  # how many share the runs; 0 takes all (on CPU: one per core)
+    c.mesh.batching = 'auto'  # runs on one device: 'vmap' at once, 'map' one by one, 'auto'
+
+    c.compare = ()  # CSV files of published results, to print beside one's own
+
+    # A product of alternatives for any field above: c.sweep.scheme = ('none', 'rope'). () is none.
+    c.sweep = _sweep_fields(c)
+    return c
+
+
+def runs(config: ConfigDict) -> list[Run]:
+    """The runs a config describes: every combination of what is swept, each with every seed.
+
+    Raises:
+      ConfigError: one line, before anything runs.
+    """
+    check(config)
+    found = []
+    for point in points(config):
+        for seed in range(config.seeds):
+            found.append(_run(config, point, seed))
+    described = [str(run) for run in found]
+    for one in described:
+        if described.count(one) > 1:
+            raise ConfigError(f'sweep: the same run is asked for twice: {one}')
+    return found
+
+
+def points(config: ConfigDict) -> list[dict[str, Any]]:
+    """Combinations of what is swept, as {dotted field: value}, in order; [{}] for a single one."""
+    swept = {name: values for name, values in flatten(config.sweep).items() if values}
+    return [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
+
+
+def swept(config: ConfigDict) -> list[str]:
+    """Dotted names of swept fields that a result needs beside task, scheme, length and seed."""
+    named = ('task', 'scheme', 'train.length')
+    return [name for name, v in flatten(config.sweep).items() if v and name not in named]
+
+
+def check(config: ConfigDict) -> None:
+    """Raises ConfigError for an unknown field, a wrong type, or a value outside its meaning."""
+    known, given = flatten(default()), flatten(config)
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(f'config has no field {name}{suggest(name, known)}')
+        where = f'config.{name}'
+        try:
+            if name.startswith('sweep.'):
+                like = known[name.removeprefix('sweep.')]
+                for item in coerce(value, tuple[object, ...], where):
+                    coerce(item, _annotation(name.removeprefix('sweep.'), like), where)
+            else:
+                coerce(value, _annotation(name, known[name]), where)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    if missing := sorted(known.keys() - given.keys()):
+        raise ConfigError(f'config lacks {missing[0]}; start from posjax.config.default()')
+    positive = ('seeds', 'train.log_every', 'train.chunk', 'eval.sequences', 'eval.batch',
+                'checkpoint.every', 'checkpoint.keep')  # fmt: skip
+    for name in positive:
+        if given[name] < 1:
+            raise ConfigError(f'config.{name}={given[name]} should be at least 1')
+    if given['mesh.devices'] < 0:
+        raise ConfigError(f'config.mesh.devices={given["mesh.devices"]} should be 0 (all) or more')
+    if given['mesh.batching'] not in ('auto', 'vmap', 'map'):
+        raise ConfigError(f'config.mesh.batching={given["mesh.batching"]!r}'
+                          + suggest(given['mesh.batching'], ('auto', 'vmap', 'map')))  # fmt: skip
+    if given['train.chunk'] % given['train.log_every']:
+        raise ConfigError(
+            f'config.train.chunk={given["train.chunk"]} should be a multiple of '
+            f'config.train.log_every={given["train.log_every"]}'
+        )
+
+
+def _run(config, point, seed) -> Run:
+    """One run, checked against its lengths and interventions."""
+    values = flatten(config) | point
+    part = {
+        group: {k.removeprefix(group + '.'): v for k, v in values.items() if k.startswith(group + '.')}
+        for group in ('model', 'train', 'optim')
+    }
+    try:
+        task_, scheme_ = task.parse(values['task']), scheme.parse(values['scheme'])
+        model = Model(tokens=task_.tokens, classes=task_.classes, **part['model'])
+        optim = {
+            name: tuple(v) if isinstance(v, list) else float(v) if isinstance(v, int)
+            and Optim.__dataclass_fields__[name].type is float else v
+            for name, v in part['optim'].items()
+        }  # fmt: skip
+        run = Run(task_, scheme_, model, Optim(**optim), seed,
+                  *(part['train'][k] for k in ('length', 'batch', 'steps')))  # fmt: skip
+        _check_sizes(run)
+        for length in (run.length, *config.eval.lengths):
+            check_length(run, length)
+        for words in config.eval.interventions:
+            chain(interventions.parse(words)(run.scheme, run.length, run.length))
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return run
+
+
+def check_length(run: Run, length: int) -> None:
+    """Raises ValueError where a run cannot be asked for `length` tokens."""
+    if length < 1:
+        raise ValueError(f'length {length} should be at least 1')
+    run.task.check_length(length)
+    run.scheme.check_fit(run.model.dims, length)
+
+
+def _check_sizes(run: Run) -> None:
+    m, o = run.model, run.optim
+    for field, value, least in (
+        ('model.layers', m.layers, 1), ('model.heads', m.heads, 1), ('model.width', m.width, 1),
+        ('model.mlp', m.mlp, 1), ('model.block', m.block, 0), ('train.length', run.length, 1),
+        ('train.batch', run.batch, 1), ('train.steps', run.steps, 1), ('optim.warmup', o.warmup, 0),
+        ('optim.learning_rate', o.learning_rate, 0), ('optim.weight_decay', o.weight_decay, 0),
+        ('optim.clip', o.clip, 0), ('optim.eps', o.eps, 0),
+    ):  # fmt: skip
+        if not value >= least:
+            raise ConfigError(f'config.{field}={value} should be at least {least}')
+    for field, value in (('optim.beta1', o.beta1), ('optim.beta2', o.beta2)):
+        if not 0 <= value < 1:
+            raise ConfigError(f'config.{field}={value} should be in [0, 1)')
+    if m.width % m.heads:
+        raise ConfigError(f'config.model.width={m.width} should be a multiple of '
+                          f'config.model.heads={m.heads}')  # fmt: skip
+    for field, annotation, value in (
+        ('model.dtype', Model.__dataclass_fields__['dtype'].type, m.dtype),
+        ('model.precision', Model.__dataclass_fields__['precision'].type, m.precision),
+        ('optim.schedule', Optim.__dataclass_fields__['schedule'].type, o.schedule),
+    ):
+        coerce(value, annotation, f'config.{field}')
+    for kind in o.decay:
+        if kind not in DECAYABLE:
+            raise ConfigError(f'config.optim.decay: {kind!r}{suggest(kind, DECAYABLE)}')
+
+
+def flatten(config, prefix='') -> dict[str, Any]:
+    """{dotted name: value} of a nested config, in order."""
+    flat = {}
+    for name, value in config.items():
+        inner = isinstance(value, ConfigDict | dict)
+        flat |= flatten(value, f'{prefix}{name}.') if inner else {f'{prefix}{name}': value}
+    return flat
+
+
+def to_json(config: ConfigDict) -> str:
+    """All fields as JSON text; `from_json` leads back."""
+    return json.dumps(config.to_dict(), indent=2) + '\n'
+
+
+def from_json(text: str) -> ConfigDict:
+    """A config from the text `to_json` wrote; data only, nothing is executed.
+
+    Raises:
+      ConfigError: it is no config, or one of another version of posjax.
+    """
+    try:
+        stored = flatten(json.loads(text))
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f'this is no stored config: {error}') from None
+    config = default()
+    for name, value in stored.items():
+        if name not in flatten(config):
+            raise ConfigError(f'stored config has an unknown field {name}; this is another version')
+        *groups, last = name.split('.')
+        target = config
+        for part in groups:
+            target = target[part]
+        with target.ignore_type():
+            target[last] = _tuples(value)
+    check(config)
+    return config
+
+
+def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
+    """Dotted names of fields that differ and change what is trained."""
+    a, b = flatten(old), flatten(new)
+    return [
+        name
+        for name in a.keys() | b.keys()
+        if _tuples(a.get(name)) != _tuples(b.get(name))
+        and not any(name == h or name.startswith(h + '.') for h in HARMLESS)
+    ]
+
+
+def _tuples(value):
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _sweep_fields(config) -> ConfigDict:
+    """The tree of what may be swept, () at every leaf, so that overrides find their field."""
+    tree: dict = {}
+    for name in flatten(config):
+        if any(name == s or name.startswith(s + '.') for s in _SWEPT):
+            *groups, last = name.split('.')
+            inner = tree
+            for part in groups:
+                inner = inner.setdefault(part, {})
+            inner[last] = ()
+    return ConfigDict(tree)
+
+
+def _annotation(name, value):
+    """The type a field must have, from its default."""
+    if name == 'eval.lengths':
+        return tuple[int, ...]
+    return tuple[str, ...] if isinstance(value, tuple) else type(value)

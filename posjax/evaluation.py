@@ -1,0 +1,55 @@
+"""Accuracy per position, of one run, at any length.
+
+Shape suffixes: N schemes, B sequences, T tokens, C classes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from posjax import model as model_lib
+from posjax.run import Run
+from posjax.scheme import Params, Scheme
+from posjax.streams import stream
+from posjax.tasks.task import UNSCORED
+
+
+class Counts(NamedTuple):
+    """Per scheme asked under, or once: right answers (N, T), NaN where a logit was not finite; and
+    scored positions (T,)."""
+
+    right_NT: jax.Array
+    scored_T: jax.Array
+
+
+def counts(
+    run: Run, params: Params, schemes: tuple[Scheme, ...], length: int, sequences: int, batch: int
+) -> Counts:
+    """Answers fresh sequences of the run's seed under each scheme.
+
+    Sequence i is a function of (seed, length, i): it is the same under every scheme and
+    intervention, so comparisons are paired, and neither `sequences` nor `batch` changes it.
+
+    Args:
+      schemes: what the parameters are asked under: the run's own, or it after an intervention.
+      sequences: how many; `batch` of them at a time, which bounds memory.
+    """
+    data = jax.random.fold_in(stream(run.seed, 'eval_data'), length)
+    positions = jax.random.fold_in(stream(run.seed, 'eval_positions'), length)
+
+    def one(number):
+        tokens_1T, answers_1T = run.task.sample(jax.random.fold_in(data, number), 1, length)
+        scored_T = answers_1T[0] != UNSCORED
+        key = jax.random.fold_in(positions, number)
+        right = []
+        for scheme in schemes:
+            logits_TC = model_lib.apply(run.model, params, tokens_1T, scheme, key=key).logits_BTC[0]
+            right_T = (logits_TC.argmax(axis=-1) == answers_1T[0]) & scored_T
+            # argmax over NaN answers class 0: a failed model must not score what chance would.
+            finite_T = jnp.isfinite(logits_TC).all(axis=-1) | ~scored_T
+            right.append(jnp.where(finite_T, right_T.astype(jnp.float32), jnp.nan))
+        return jnp.stack(right), scored_T
+
+    right_BNT, scored_BT = jax.lax.map(one, jnp.arange(sequences), batch_size=min(batch, sequences))
+    return Counts(right_BNT.sum(axis=0), scored_BT.astype(jnp.int32).sum(axis=0))

@@ -1,0 +1,239 @@
+"""The transformer. The only file that imports Flax.
+
+A causal (or bidirectional) pre-norm stack without a final norm, with an untied output layer. It
+knows no scheme: the scheme and its parameters arrive at call time, so one set of weights can be
+asked under many schemes. `params = {'net': ..., 'scheme': ...}`.
+
+Shape suffixes: B batch, T tokens, S keys, D width, H heads, K head dim, C classes, L layers.
+"""
+
+from typing import Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from posjax.attention import attend
+from posjax.scheme import Chain, Context, Dims, Params, Scheme, as_chain
+from posjax.spec import structured
+
+
+@structured
+class Model:
+    """Sizes and numerics of a transformer; all of it structure.
+
+    Fields:
+      tokens, classes: how many different tokens go in, how many answers come out.
+      layers, heads, width: width = heads x head dim.
+      mlp: hidden width of the MLP, as a multiple of `width`.
+      causal: a token sees only itself and earlier ones.
+      dtype: of activations; parameters, norms, softmax and logits stay in float32.
+      precision: of float32 products on hardware that would round them (TPU, GPU tensor cores).
+      block: queries attended to at a time, which bounds memory; 0 does all at once.
+    """
+
+    tokens: int
+    classes: int
+    layers: int = 2
+    heads: int = 1
+    width: int = 64
+    mlp: int = 4
+    causal: bool = True
+    dtype: Literal['float32', 'bfloat16'] = 'float32'
+    precision: Literal['default', 'high', 'highest'] = 'highest'
+    block: int = 0
+
+    @property
+    def dims(self) -> Dims:
+        return Dims(self.width, self.heads, self.width // self.heads, self.layers)
+
+
+class Cache(NamedTuple):
+    """Keys and values of earlier tokens, for decoding.
+
+    Keys are kept as projected, before `scheme.qk`: a scheme whose rotation depends on the current
+    length then decodes exactly as it prefills.
+    """
+
+    k_LBSHK: jax.Array
+    v_LBSHK: jax.Array
+    pos_BS: jax.Array
+    valid_BS: jax.Array
+    count: jax.Array
+
+
+class Output(NamedTuple):
+    """Logits (B, T, C) in float32; attention weights (L, B, H, T, S) and the cache, if asked for."""
+
+    logits_BTC: jax.Array
+    weights_LBHTS: jax.Array | None
+    cache: Cache | None
+
+
+def init(model: Model, scheme: Scheme, key: jax.Array) -> Params:
+    """Fresh parameters: linear layers U(+-1/sqrt(fan_in)), embeddings N(0, 1), as in PyTorch."""
+    net_key, scheme_key = jax.random.split(key)
+    # Only shapes matter here, and NoPE's hooks ask for no parameters.
+    variables = _Net(model).init(net_key, *_inputs(model, jnp.zeros((1, 2), jnp.int32)), Chain(), {})
+    return {
+        'net': variables['params'],
+        'scheme': as_chain(scheme).init(scheme_key, model.dims),
+    }
+
+
+def apply(
+    model: Model,
+    params: Params,
+    tokens_BT: jax.Array,
+    scheme: Scheme,
+    *,
+    key: jax.Array | None = None,
+    valid_BT: jax.Array | None = None,
+    length: jax.Array | int | None = None,
+    cache: Cache | None = None,
+    weights: bool = False,
+) -> Output:
+    """Runs the transformer.
+
+    Args:
+      params: from `init`; 'scheme' must hold what `scheme` asks for.
+      key: for schemes with random positions; None makes everything deterministic.
+      valid_BT: False at padding (left or right). Positions count real tokens only.
+      length: what schemes take for the length of the sequence, a number or (B,); by default the
+        number of real tokens so far.
+      cache: from `empty_cache` or an earlier call; these tokens then follow those.
+      weights: also return attention weights (not by blocks).
+    """
+    whole = as_chain(scheme)
+    inputs = _inputs(model, tokens_BT, whole, key, valid_BT, length, cache)
+    with jax.default_matmul_precision(model.precision):
+        logits, kept, k_LBSHK, v_LBSHK = _Net(model).apply(
+            {'params': params['net']}, *inputs, whole, params['scheme'], weights
+        )
+    if cache is not None:
+        ctx, valid_BS = inputs[1], inputs[2]
+        count = cache.count + tokens_BT.shape[1]
+        cache = Cache(k_LBSHK, v_LBSHK, ctx.k_pos_BS, valid_BS, count)
+    return Output(logits, kept, cache)
+
+
+def empty_cache(model: Model, batch: int, max_length: int) -> Cache:
+    """Room for `max_length` tokens of `batch` sequences."""
+    shape = (model.layers, batch, max_length, model.heads, model.dims.head_dim)
+    return Cache(
+        jnp.zeros(shape, model.dtype),
+        jnp.zeros(shape, model.dtype),
+        jnp.zeros((batch, max_length), jnp.int32),
+        jnp.zeros((batch, max_length), bool),
+        jnp.int32(0),
+    )
+
+
+def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, length=None, cache=None):
+    """Tokens, the context of the first layer, which keys are real, and the cache."""
+    batch, queries = tokens_BT.shape
+    index_T = jnp.arange(queries) + (0 if cache is None else cache.count)
+    if valid_BT is None:
+        pos_BT = index_T[None]
+    else:
+        before_B1 = 0 if cache is None else cache.valid_BS.sum(axis=1, keepdims=True)
+        pos_BT = jnp.maximum(before_B1 + jnp.cumsum(valid_BT, axis=1) - 1, 0)
+    if scheme is not None:
+        pos_BT = scheme.positions(pos_BT, tokens_BT, key)
+
+    if cache is None:
+        k_pos_BS, valid_BS, k_index_S = pos_BT, valid_BT, index_T
+        real_B = jnp.full((1,), queries) if valid_BT is None else valid_BT.sum(axis=1)
+    else:
+        start = (0, cache.count)
+        pos_full = jnp.broadcast_to(pos_BT, (batch, queries)).astype(cache.pos_BS.dtype)
+        valid_full = jnp.ones((batch, queries), bool) if valid_BT is None else valid_BT
+        k_pos_BS = jax.lax.dynamic_update_slice(cache.pos_BS, pos_full, start)
+        valid_BS = jax.lax.dynamic_update_slice(cache.valid_BS, valid_full, start)
+        k_index_S = jnp.arange(valid_BS.shape[1])
+        real_B = valid_BS.sum(axis=1)
+    length_B = real_B if length is None else jnp.broadcast_to(jnp.asarray(length), (batch,))
+    scale = model.dims.head_dim**-0.5
+    ctx = Context(pos_BT, k_pos_BS, index_T, k_index_S, length_B, 0, scale)
+    return tokens_BT, ctx, valid_BS, cache
+
+
+class _Net(nn.Module):
+    model: Model
+
+    @nn.compact
+    def __call__(self, tokens_BT, ctx, valid_BS, cache, scheme, scheme_params, weights=False):
+        m = self.model
+        embed = nn.Embed(m.tokens, m.width, embedding_init=nn.initializers.normal(1.0),
+                         dtype=m.dtype, name='embed')  # fmt: skip
+        x_BTD = scheme.embed(scheme_params, embed(tokens_BT), ctx)
+        kept, keys, values = [], [], []
+        for layer in range(m.layers):
+            ctx = ctx._replace(layer=layer)
+            past = None if cache is None else (cache.k_LBSHK[layer], cache.v_LBSHK[layer],
+                                               cache.count)  # fmt: skip
+            x_BTD, w_BHTS, k_BSHK, v_BSHK = _Block(m, name=f'block_{layer}')(
+                x_BTD, ctx, valid_BS, past, scheme, scheme_params
+            )
+            kept.append(w_BHTS)
+            keys.append(k_BSHK)
+            values.append(v_BSHK)
+        logits_BTC = _Linear(m, m.classes, name='out')(x_BTD).astype(jnp.float32)
+        return (
+            logits_BTC,
+            jnp.stack(kept) if weights and kept[0] is not None else None,
+            *((None, None) if cache is None else (jnp.stack(keys), jnp.stack(values))),
+        )
+
+
+class _Block(nn.Module):
+    model: Model
+
+    @nn.compact
+    def __call__(self, x_BTD, ctx, valid_BS, past, scheme, scheme_params):
+        m = self.model
+        heads = (*x_BTD.shape[:-1], 3, m.heads, m.dims.head_dim)
+        qkv = _Linear(m, 3 * m.width, name='qkv')(_norm('norm_1')(x_BTD)).reshape(heads)
+        q_BTHK, k_BSHK, v_BSHK = qkv[..., 0, :, :], qkv[..., 1, :, :], qkv[..., 2, :, :]
+        if past is not None:
+            k_old, v_old, count = past
+            k_BSHK = jax.lax.dynamic_update_slice(k_old, k_BSHK, (0, count, 0, 0))
+            v_BSHK = jax.lax.dynamic_update_slice(v_old, v_BSHK, (0, count, 0, 0))
+        mixed_BTHK, w_BHTS = attend(
+            scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx, m.causal, valid_BS, m.block
+        )
+        x_BTD = x_BTD + _Linear(m, m.width, name='proj')(mixed_BTHK.reshape(x_BTD.shape))
+        hidden = nn.gelu(
+            _Linear(m, m.mlp * m.width, name='mlp_in')(_norm('norm_2')(x_BTD)),
+            approximate=False,
+        )
+        x_BTD = x_BTD + _Linear(m, m.width, name='mlp_out')(hidden)
+        return x_BTD, w_BHTS, k_BSHK, v_BSHK
+
+
+class _Linear(nn.Module):
+    """x W + b, with W and b from U(+-1/sqrt(fan_in)).
+
+    Batch and time are folded into one axis first: XLA on CPUs transposes three-dimensional operands
+    of weight gradients by copying them, which doubled the time of a training step.
+    """
+
+    model: Model
+    features: int
+
+    @nn.compact
+    def __call__(self, x):
+        fan_in = x.shape[-1]
+
+        def uniform(key, shape):
+            return jax.random.uniform(key, shape, minval=-(fan_in**-0.5), maxval=fan_in**-0.5)
+
+        kernel = self.param('kernel', uniform, (fan_in, self.features)).astype(self.model.dtype)
+        bias = self.param('bias', uniform, (self.features,)).astype(self.model.dtype)
+        y = x.reshape(-1, fan_in).astype(self.model.dtype) @ kernel + bias
+        return y.reshape(*x.shape[:-1], self.features)
+
+
+def _norm(name):
+    # Statistics in float32 and PyTorch's epsilon; the next linear layer casts to the model's dtype.
+    return nn.LayerNorm(epsilon=1e-5, dtype=jnp.float32, name=name)

@@ -1,0 +1,258 @@
+"""Where position can enter attention. Read this first.
+
+    x      = embed(E[token])                     embedding-level: learned, sinusoidal
+    q, k   = qk(Wq x, Wk x)                      rotations and scalings: the RoPE family, log-n
+    s_ij   = q_i . k_j / sqrt(K) + bias_ij       score-level: ALiBi and its relatives
+    p_ij   ~ mask_ij exp(s_ij)                   pattern: windows, sinks, chunks
+    with every token carrying a position number  positions: shifted, randomised, interpolated
+
+A scheme is a frozen dataclass (see spec.py) that overrides the hooks it needs. Hooks are pure
+functions of explicit position *numbers*, never of shapes, so offsets, left padding, cached decoding
+and blockwise attention all run the same code.
+
+Shape suffixes: B batch, T tokens, Q queries, S keys, D width, H heads, K head dim.
+"""
+
+import zlib
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from posjax import text
+from posjax.spec import Spec, register, structured
+
+Params = dict[str, Any]
+
+
+class Dims(NamedTuple):
+    """What a scheme may know of the model when it makes or checks its parameters."""
+
+    width: int
+    heads: int
+    head_dim: int
+    layers: int
+
+
+class Context(NamedTuple):
+    """What a hook is told about the tokens at hand; the arrays may be blocks of a longer sequence.
+
+    Attributes:
+      q_pos_BQ, k_pos_BS: position numbers of queries and keys (integers unless a scheme maps them
+        to fractions). They say where a token *claims* to be.
+      q_index_Q, k_index_S: place in the sequence, from 0. They say which token came first, whatever
+        the numbers claim; causality goes by them.
+      length_B: number of tokens in the whole sequence (B or 1 of them), also under cached decoding
+        and in blocks. Data, never a shape.
+      layer: which layer is asking, from 0 (a Python int).
+      scale: what multiplies q.k, 1/sqrt(head_dim).
+    """
+
+    q_pos_BQ: jax.Array
+    k_pos_BS: jax.Array
+    q_index_Q: jax.Array
+    k_index_S: jax.Array
+    length_B: jax.Array
+    layer: int
+    scale: float
+
+
+class Scheme(Spec):
+    """The interface. Every hook is the identity, which is NoPE.
+
+    Class attributes a scheme declares:
+      paper: author, year, arXiv id.
+      relative: True when logits do not change as all positions shift together.
+      sees_length: True when a hook reads `ctx.length_B`, so that logits on a prefix depend on it.
+      beyond: what happens past the training length, in a few words.
+    """
+
+    kind = 'scheme'
+    registry: ClassVar[dict[str, type['Scheme']]] = {}
+    paper: ClassVar[str] = ''
+    relative: ClassVar[bool] = False
+    sees_length: ClassVar[bool] = False
+    beyond: ClassVar[str] = ''
+
+    def check_fit(self, dims: Dims, length: int) -> None:
+        """Raises ValueError where this scheme cannot serve such a model, or `length` tokens."""
+
+    def init(self, key: jax.Array, dims: Dims) -> Params:
+        """Learned parameters, a dict of arrays; {} where nothing is learned."""
+        return {}
+
+    def positions(self, pos_BT, tokens_BT, key):
+        """Position numbers instead of 0, 1, 2, ...; `key` is None when nothing may be random."""
+        return pos_BT
+
+    def embed(self, params: Params, x_BTD, ctx: Context):
+        """The input of the first layer; the tokens are the queries of `ctx`."""
+        return x_BTD
+
+    def qk(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
+        """Queries and keys before their product; both may change their last dimension together."""
+        return q_BQHK, k_BSHK
+
+    def bias(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
+        """What is added to the scaled scores: float32 (B|1, H|1, Q, S), or None."""
+        return None
+
+    def mask(self, ctx: Context):
+        """Which keys may be seen, boolean (B|1, H|1, Q, S), or None; causality is the model's."""
+        return None
+
+    def scores(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
+        """Scores (B, H, Q, S) in float32: q.k / sqrt(K) + bias. Override what is no sum of these."""
+        s_BHQS = dot_scores(q_BQHK, k_BSHK, ctx)
+        b_BHQS = self.bias(params, q_BQHK, k_BSHK, ctx)
+        return s_BHQS if b_BHQS is None else s_BHQS + b_BHQS
+
+    def __or__(self, other: 'Scheme') -> 'Scheme':
+        return chain(self, other)
+
+
+HOOKS = ('positions', 'embed', 'qk', 'bias', 'mask', 'scores')
+
+
+def hooks(cls: type[Scheme]) -> tuple[str, ...]:
+    """Names of the hooks a class overrides."""
+    return tuple(h for h in HOOKS if getattr(cls, h) is not getattr(Scheme, h))
+
+
+def scheme(cls: type[Scheme]) -> type[Scheme]:
+    """Decorator that registers a scheme under its class name: a frozen dataclass and a pytree."""
+    return register(cls)
+
+
+def parse(words: str) -> Scheme:
+    """`rope(theta=5e5)|logn(train_length=32)` as a Scheme; ValueError in one line otherwise."""
+    return text.parse(words, Scheme, combine=chain)
+
+
+def dot_scores(q_BQHK, k_BSHK, ctx: Context):
+    """q.k times ctx.scale, (B, H, Q, S), accumulated and returned in float32."""
+    s_BHQS = jnp.einsum('BQHK,BSHK->BHQS', q_BQHK, k_BSHK, preferred_element_type=jnp.float32)
+    return s_BHQS * ctx.scale
+
+
+def distance(ctx: Context) -> jax.Array:
+    """Query position minus key position, (B, 1, Q, S), in float32: positive looks back."""
+    q_pos, k_pos = ctx.q_pos_BQ[:, None, :, None], ctx.k_pos_BS[:, None, None, :]
+    # Subtract before the cast: integers are exact at any size, float32 only below 2^24.
+    return (q_pos - k_pos).astype(jnp.float32)
+
+
+@structured
+class Chain(Scheme):
+    """Schemes applied in order: their maps compose, biases add, masks intersect.
+
+    Parameters are keyed by part name, so that a part without parameters never changes the tree.
+    The model holds every scheme as a Chain, so one part is keyed as it is among several.
+    """
+
+    parts: tuple[Scheme, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return '|'.join(part.text for part in self.parts) or 'none'
+
+    @property
+    def relative(self) -> bool:
+        return all(part.relative for part in self.parts)
+
+    @property
+    def sees_length(self) -> bool:
+        return any(part.sees_length for part in self.parts)
+
+    def _keyed(self):
+        """(key, part): the part's name, numbered from the second of that name on."""
+        seen: dict[str, int] = {}
+        for part in self.parts:
+            seen[part.name()] = seen.get(part.name(), 0) + 1
+            number = seen[part.name()]
+            yield part.name() if number == 1 else f'{part.name()}_{number}', part
+
+    def check(self):
+        for part in self.parts:
+            part.check()
+        owners = [part.text for part in self.parts if 'scores' in hooks(type(part))]
+        if len(owners) > 1:
+            raise ValueError(f'scheme {self.text}: {" and ".join(owners)} both define the whole '
+                             'score; keep one')  # fmt: skip
+
+    def check_fit(self, dims, length):
+        for part in self.parts:
+            part.check_fit(dims, length)
+
+    def init(self, key, dims):
+        # The key follows the name, not the place: adding a part leaves the others' values alone.
+        made = {
+            name: part.init(jax.random.fold_in(key, zlib.crc32(name.encode())), dims)
+            for name, part in self._keyed()
+        }
+        return {name: params for name, params in made.items() if params}
+
+    def positions(self, pos_BT, tokens_BT, key):
+        for number, part in enumerate(self.parts):
+            part_key = None if key is None else jax.random.fold_in(key, number)
+            pos_BT = part.positions(pos_BT, tokens_BT, part_key)
+        return pos_BT
+
+    def embed(self, params, x_BTD, ctx):
+        for name, part in self._keyed():
+            x_BTD = part.embed(params.get(name, {}), x_BTD, ctx)
+        return x_BTD
+
+    def qk(self, params, q_BQHK, k_BSHK, ctx):
+        for name, part in self._keyed():
+            q_BQHK, k_BSHK = part.qk(params.get(name, {}), q_BQHK, k_BSHK, ctx)
+        return q_BQHK, k_BSHK
+
+    def bias(self, params, q_BQHK, k_BSHK, ctx):
+        biases = [part.bias(params.get(name, {}), q_BQHK, k_BSHK, ctx)
+                  for name, part in self._keyed()]  # fmt: skip
+        return _reduce(jnp.add, biases)
+
+    def mask(self, ctx):
+        return _reduce(jnp.logical_and, [part.mask(ctx) for part in self.parts])
+
+    def scores(self, params, q_BQHK, k_BSHK, ctx):
+        owners = {n: p for n, p in self._keyed() if 'scores' in hooks(type(p))}
+        if not owners:
+            return super().scores(params, q_BQHK, k_BSHK, ctx)
+        ((name, owner),) = owners.items()
+        others = [p.bias(params.get(n, {}), q_BQHK, k_BSHK, ctx)
+                  for n, p in self._keyed() if n != name]  # fmt: skip
+        s_BHQS = owner.scores(params.get(name, {}), q_BQHK, k_BSHK, ctx)
+        return _reduce(jnp.add, [s_BHQS, *others])
+
+
+def chain(*schemes: Scheme) -> Scheme:
+    """`a|b|...` as one scheme; nested chains are flattened, and parts that do nothing drop out.
+
+    Raises:
+      ValueError: two parts that each define the whole score.
+    """
+    parts = [part for s in schemes for part in as_chain(s).parts]
+    parts = [part for part in parts if hooks(type(part))]
+    if len(parts) == 1:
+        return parts[0]
+    if not parts and schemes:
+        return Scheme.registry['none']()
+    joined = Chain(tuple(parts))
+    joined.check()
+    return joined
+
+
+def as_chain(scheme: Scheme) -> Chain:
+    """The scheme as the model holds it."""
+    return scheme if isinstance(scheme, Chain) else Chain((scheme,))
+
+
+def _reduce(combine, values):
+    """`combine` over the values that are there, or None."""
+    total = None
+    for value in values:
+        if value is not None:
+            total = value if total is None else combine(total, value)
+    return total

@@ -1,0 +1,47 @@
+"""A learned vector for every position."""
+
+import jax
+import jax.numpy as jnp
+
+from posjax.scheme import Scheme, scheme
+
+
+@scheme
+class learned(Scheme):
+    """A learned vector for every position, added to the token embeddings.
+
+        x[t] += table[t],    table ~ N(0, 1) at first, as torch.nn.Embedding
+
+    Fields:
+      max_length: rows of the table, >= 1.
+
+    A position without a row is an error before anything runs; should one get past the checks (a
+    scheme that moves positions on the fly), it reads NaN, never another position's row. Rows past
+    the training length exist but never got a gradient: they are noise.
+    """
+
+    paper = 'Gehring et al. 2017, arXiv:1705.03122; Radford et al. 2018 (GPT)'
+    beyond = 'untrained rows; past the last row an error'
+
+    max_length: int = 1024
+
+    def check(self):
+        if self.max_length < 1:
+            raise ValueError(f'scheme learned: max_length={self.max_length} should be at least 1')
+
+    def check_fit(self, dims, length):
+        if length > self.max_length:
+            raise ValueError(
+                f'scheme {self.text} has {self.max_length} rows, none for position '
+                f'{self.max_length} of {length} tokens; ask for at most {self.max_length} tokens, '
+                f'or train with learned(max_length={length})'
+            )
+
+    def init(self, key, dims):
+        return {'table': jax.random.normal(key, (self.max_length, dims.width))}
+
+    def embed(self, params, x_BTD, ctx):
+        rows = params['table'].at[ctx.q_pos_BQ]
+        # JAX would clamp a read past the end and wrap a negative one.
+        rows_BTD = rows.get(mode='fill', fill_value=jnp.nan, wrap_negative_indices=False)
+        return x_BTD + rows_BTD.astype(x_BTD.dtype)

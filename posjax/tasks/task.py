@@ -1,0 +1,55 @@
+"""What a model is asked to learn: sampling that jits, with fixed shapes and exact baselines."""
+
+from typing import ClassVar
+
+import jax
+import numpy as np
+
+from posjax import text
+from posjax.spec import Spec, register
+
+UNSCORED = -1
+
+
+class Task(Spec):
+    """The interface of a task: one answer per position, or none."""
+
+    kind = 'task'
+    registry: ClassVar[dict[str, type['Task']]] = {}
+
+    @property
+    def tokens(self) -> int:
+        """How many different tokens go in."""
+        raise NotImplementedError(f'task {self.name()} does not say how many tokens it has')
+
+    @property
+    def classes(self) -> int:
+        """How many different answers come out."""
+        raise NotImplementedError(f'task {self.name()} does not say how many answers it has')
+
+    def check_length(self, length: int) -> None:
+        """Raises ValueError where no sequence of `length` tokens has a scored position."""
+
+    def sample(self, key: jax.Array, batch: int, length: int) -> tuple[jax.Array, jax.Array]:
+        """Fresh sequences: tokens (B, T) and answers (B, T), int32; UNSCORED where none is due."""
+        raise NotImplementedError(f'task {self.name()} does not sample')
+
+    def answers(self, length: int) -> np.ndarray:
+        """P(position t is scored, and its answer is c): exact, float64 (T, classes)."""
+        raise NotImplementedError(f'task {self.name()} does not know its answers')
+
+
+def task(cls: type[Task]) -> type[Task]:
+    """Decorator that registers a task under its class name."""
+    return register(cls)
+
+
+def parse(words: str) -> Task:
+    """`lag(k=3)` as a Task; ValueError in one line otherwise."""
+    return text.parse(words, Task)
+
+
+def baseline(task: Task, length: int, start: int = 0, stop: int | None = None) -> float:
+    """Accuracy of the best constant answer on positions start:stop of `length`; NaN if none counts."""
+    answers = task.answers(length)[start:stop].sum(axis=0)
+    return float(answers.max() / answers.sum()) if answers.sum() > 0 else float('nan')

@@ -1,0 +1,146 @@
+"""Training, for one run. Many runs are a vmap of these functions (sweep.py)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from posjax import model as model_lib
+from posjax.run import Optim, Run
+from posjax.scheme import Params
+from posjax.streams import stream
+from posjax.tasks.task import UNSCORED
+
+
+class State(NamedTuple):
+    """All that changes while a run trains. Data needs no state: batches are functions of the step.
+
+    Attributes:
+      params: {'net': ..., 'scheme': ...}.
+      optimizer: the state of optax.
+      step: steps taken, int32.
+      failed: the step at which loss or gradient stopped being finite and the run froze; -1 if not.
+    """
+
+    params: Params
+    optimizer: Any
+    step: jax.Array
+    failed: jax.Array
+
+
+class Metrics(NamedTuple):
+    """Of one step, before its update: mean cross-entropy in nats, accuracy, gradient norm."""
+
+    loss: jax.Array
+    accuracy: jax.Array
+    grad_norm: jax.Array
+
+
+def init(run: Run) -> State:
+    """The state before the first step."""
+    params = model_lib.init(run.model, run.scheme, stream(run.seed, 'init'))
+    return State(params, _optimizer(run).init(params), jnp.int32(0), jnp.int32(-1))
+
+
+def step(run: Run, state: State) -> tuple[State, Metrics]:
+    """One update. A run whose loss or gradient is not finite keeps its parameters from then on."""
+    tokens_BT, answers_BT = run.task.sample(
+        jax.random.fold_in(stream(run.seed, 'data'), state.step), run.batch, run.length
+    )
+    key = jax.random.fold_in(stream(run.seed, 'positions'), state.step)
+
+    def objective(params):
+        out = model_lib.apply(run.model, params, tokens_BT, run.scheme, key=key)
+        return loss_and_accuracy(out.logits_BTC, answers_BT)
+
+    (loss, accuracy), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
+    norm = optax.global_norm(grads)
+    updates, optimizer = _optimizer(run).update(grads, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, updates)
+
+    healthy = jnp.isfinite(loss) & jnp.isfinite(norm) & (state.failed < 0)
+    params, optimizer = jax.tree.map(
+        lambda new, old: jnp.where(healthy, new, old),
+        (params, optimizer),
+        (state.params, state.optimizer),
+    )
+    failed = jnp.where((state.failed < 0) & ~healthy, state.step, state.failed)
+    return State(params, optimizer, state.step + 1, failed), Metrics(loss, accuracy, norm)
+
+
+def chunk(run: Run, state: State, steps: jax.Array, size: int) -> tuple[State, Metrics]:
+    """`steps` <= `size` updates in one compiled loop; metrics (size,), NaN past `steps`.
+
+    The number of steps is data, so the last, shorter chunk of a run is the same program.
+    """
+    empty = Metrics(*(jnp.full(size, jnp.nan) for _ in Metrics._fields))
+
+    def body(i, carry):
+        state, log = carry
+        state, metrics = step(run, state)
+        return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), log, metrics)
+
+    return jax.lax.fori_loop(0, steps, body, (state, empty))
+
+
+def loss_and_accuracy(logits_BTC, answers_BT):
+    """Mean over scored positions (of all sequences together) of cross-entropy, and of hits."""
+    scored_BT = answers_BT != UNSCORED
+    count = jnp.maximum(scored_BT.sum(), 1)
+    losses_BT = optax.softmax_cross_entropy_with_integer_labels(
+        logits_BTC, jnp.where(scored_BT, answers_BT, 0)
+    )
+    hits_BT = (logits_BTC.argmax(axis=-1) == answers_BT) & scored_BT
+    return jnp.where(scored_BT, losses_BT, 0).sum() / count, hits_BT.sum() / count
+
+
+def _optimizer(run: Run) -> optax.GradientTransformation:
+    """Built inside the traced step, from the run's own numbers."""
+    o = run.optim
+    adamw = optax.adamw(
+        lambda count: o.learning_rate * _progress(o, run.steps)(count),
+        o.beta1, o.beta2, o.eps,
+        weight_decay=o.weight_decay,
+        mask=lambda params: decayed(o, params),
+    )  # fmt: skip
+    return optax.chain(_clip(o.clip), adamw)
+
+
+def _progress(o: Optim, steps: int) -> optax.Schedule:
+    """The learning rate as a fraction of its peak, by step."""
+    rest = max(steps - o.warmup, 1)
+    after = {
+        'constant': optax.constant_schedule(1.0),
+        'cosine': optax.cosine_decay_schedule(1.0, rest),
+        'linear': optax.linear_schedule(1.0, 0.0, rest),
+    }[o.schedule]
+    # The first warm-up step is already above zero: (1/warmup, ..., 1).
+    first = 1 / max(o.warmup, 1)
+    warm = optax.linear_schedule(first, 1.0, max(o.warmup - 1, 1))
+    return optax.join_schedules([warm, after], [o.warmup]) if o.warmup else after
+
+
+def _clip(largest) -> optax.GradientTransformation:
+    """Scales the gradient of this run, and of no other, down to `largest` where that is above 0."""
+
+    def update(grads, state, params=None):
+        norm = optax.global_norm(grads)
+        factor = jnp.where((largest > 0) & (norm > largest), largest / norm, 1.0)
+        return jax.tree.map(lambda g: g * factor, grads), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def decayed(o: Optim, params: Params) -> Params:
+    """A tree of booleans: which parameters weight decay applies to."""
+
+    def kind(path):
+        names = [entry.key for entry in path]
+        if names[0] == 'scheme':
+            return 'positions'
+        if any(name.startswith('norm') for name in names):
+            return 'norms'
+        return {'kernel': 'weights', 'embedding': 'embeddings', 'bias': 'biases'}[names[-1]]
+
+    return jax.tree_util.tree_map_with_path(lambda path, _: kind(path) in o.decay, params)
