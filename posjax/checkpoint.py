@@ -14,9 +14,6 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-# Orbax tells every save at length through the root logger's handlers.
-logging.getLogger('absl').setLevel(logging.ERROR)
-
 _ITEM, _DIGESTS = 'state', 'digests'
 
 

@@ -87,8 +87,11 @@ def default() -> ConfigDict:
     return c
 
 
-def runs(config: ConfigDict) -> list[Run]:
+def runs(config: ConfigDict, fit: bool = True) -> list[Run]:
     """The runs a config describes: every combination of what is swept, each with every seed.
+
+    Args:
+      fit: also check that every run can be asked for every length of `config.eval`.
 
     Raises:
       ConfigError: one line, before anything runs.
@@ -97,7 +100,7 @@ def runs(config: ConfigDict) -> list[Run]:
     found = []
     for point in points(config):
         for seed in range(config.seeds):
-            found.append(_run(config, point, seed))
+            found.append(_run(config, point, seed, fit))
     described = [str(run) for run in found]
     for one in described:
         if described.count(one) > 1:
@@ -126,9 +129,11 @@ def check(config: ConfigDict) -> None:
         where = f'config.{name}'
         try:
             if name.startswith('sweep.'):
-                like = known[name.removeprefix('sweep.')]
-                for item in coerce(value, tuple[object, ...], where):
-                    coerce(item, _annotation(name.removeprefix('sweep.'), like), where)
+                field = name.removeprefix('sweep.')
+                if not isinstance(value, tuple | list):
+                    raise ConfigError(f'{where}={value!r} should be a tuple of alternatives')
+                for item in value:
+                    coerce(item, _annotation(field, known[field]), where)
             else:
                 coerce(value, _annotation(name, known[name]), where)
         except ValueError as error:
@@ -152,7 +157,7 @@ def check(config: ConfigDict) -> None:
         )
 
 
-def _run(config, point, seed) -> Run:
+def _run(config, point, seed, fit) -> Run:
     """One run, checked against its lengths and interventions."""
     values = flatten(config) | point
     part = {
@@ -170,7 +175,7 @@ def _run(config, point, seed) -> Run:
         run = Run(task_, scheme_, model, Optim(**optim), seed,
                   *(part['train'][k] for k in ('length', 'batch', 'steps')))  # fmt: skip
         _check_sizes(run)
-        for length in (run.length, *config.eval.lengths):
+        for length in (run.length, *(config.eval.lengths if fit else ())):
             check_length(run, length)
         for words in config.eval.interventions:
             chain(interventions.parse(words)(run.scheme, run.length, run.length))

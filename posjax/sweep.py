@@ -54,6 +54,12 @@ def _dtype(leaf):
     return np.float32 if isinstance(leaf, float) else np.int32
 
 
+def abstract(group: Group) -> training.State:
+    """Shapes and dtypes of the states (R, ...) of a group."""
+    state = jax.eval_shape(training.init, group.runs[0])
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(group.runs), *x.shape), x.dtype), state)
+
+
 class Machine:
     """The devices a sweep runs on.
 
@@ -80,6 +86,9 @@ class Machine:
         self._by_run = NamedSharding(mesh, PartitionSpec('runs'))
         self._programs = Programs(mesh, _BATCHING[batching])
 
+    def __str__(self) -> str:
+        return f'{self.count} {self._by_run.mesh.devices.flat[0].platform} devices'
+
     def place(self, group: Group, tree):
         """`tree`, of (R, ...) arrays, on the devices, filled up with copies of the last run."""
         short = -len(group.runs) % self.count
@@ -93,13 +102,6 @@ class Machine:
     def fetch(self, group: Group, tree):
         """Copies in host memory, without the rows that only filled up the devices."""
         return jax.tree.map(lambda x: np.array(x[: len(group.runs)]), jax.device_get(tree))
-
-    def abstract(self, group: Group) -> training.State:
-        """Shapes and dtypes of the states (R, ...) of a group."""
-        state = jax.eval_shape(training.init, group.runs[0])
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((len(group.runs), *x.shape), x.dtype), state
-        )
 
     def init(self, group: Group) -> training.State:
         """States before the first step, on the devices."""

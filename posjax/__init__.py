@@ -1,0 +1,19 @@
+"""posjax: a laboratory bench for position in attention.
+
+    parse, Scheme, scheme, Context     what a scheme is, and how to add one (scheme.py)
+    chain                              schemes applied in order
+    apply, init, Model                 the transformer (model.py)
+    wavelengths                        of a rotary head, in positions
+    load                               a trained run, for analysis
+"""
+
+from posjax import schemes, tasks
+from posjax.analysis import LoadedRun, load
+from posjax.model import Model, apply, init
+from posjax.scheme import Context, Dims, Scheme, chain, parse, scheme
+from posjax.schemes.rope import wavelengths
+
+__all__ = [
+    'Context', 'Dims', 'LoadedRun', 'Model', 'Scheme', 'apply', 'chain', 'init', 'load', 'parse',
+    'scheme', 'schemes', 'tasks', 'wavelengths',
+]  # fmt: skip

@@ -1,0 +1,147 @@
+"""Pictures of results: drawn from tidy rows, so that they can be drawn again from the CSV files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np
+
+from posjax.results import Row, group_by, label
+
+# Okabe & Ito's colours, apart also for colour-blind eyes; schemes keep theirs across panels.
+_COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#999999')
+_LINES = ('-', '--', ':', '-.')
+
+
+def all_figures(folder: Path, rows: Sequence[Row], by_position: Sequence[Row], metrics) -> None:
+    """Draws into `folder`/figures whatever there is something to draw for."""
+    figures = folder / 'figures'
+    figures.mkdir(parents=True, exist_ok=True)
+    if rows:
+        _save(length_figure(rows), figures / 'accuracy_by_length.png')
+    if by_position:
+        _save(position_figure(by_position), figures / 'accuracy_by_position.png')
+    if metrics:
+        _save(training_figure(metrics), figures / 'training.png')
+
+
+def length_figure(rows: Sequence[Row]) -> plt.Figure:
+    """Accuracy against length, a panel a task and intervention: mean bold, every seed faint."""
+    rows = [r for r in rows if r['region'] == 'all' and r['metric'] == 'accuracy']
+    style = _styles(rows)
+    panels = group_by(rows, lambda r: (r['task'], r['train_length'], r['intervention']))
+    figure, axes = _panels(len(panels), columns=len({key[2] for key in panels}))
+    for axis, ((task, train_length, intervention), of_panel) in zip(axes, panels.items(), strict=True):
+        _lines(axis, of_panel, 'length', 'value', style)
+        _baseline(axis, of_panel, 'length')
+        lengths = sorted({r['length'] for r in of_panel})
+        axis.set_xscale('log', base=2)
+        axis.set_xticks(lengths, [str(n) for n in lengths])
+        axis.minorticks_off()
+        _finish(axis, train_length, 'sequence length (tokens)', 'accuracy',
+                task + ('' if intervention == 'none' else f', under {intervention}'))  # fmt: skip
+    return _legend(figure, style)
+
+
+def position_figure(rows: Sequence[Row]) -> plt.Figure:
+    """Accuracy against position at the longest length, as trained: a panel a task."""
+    rows = [r for r in rows if r['intervention'] == 'none'] or list(rows)
+    longest = {
+        task: max(r['length'] for r in of) for task, of in group_by(rows, lambda r: r['task']).items()
+    }
+    rows = [r for r in rows if r['length'] == longest[r['task']]]
+    style = _styles(rows)
+    panels = group_by(rows, lambda r: (r['task'], r['train_length']))
+    figure, axes = _panels(len(panels), columns=2)
+    for axis, ((task, train_length), of_panel) in zip(axes, panels.items(), strict=True):
+        _lines(axis, of_panel, 'position', 'accuracy', style, seeds=False)
+        _baseline(axis, of_panel, 'position')
+        _finish(axis, train_length, f'position in a sequence of {longest[task]} tokens', 'accuracy', task)
+    return _legend(figure, style)
+
+
+def training_figure(records: Sequence[Row]) -> plt.Figure:
+    """Training loss against step, a panel a task."""
+    records = [r for r in records if r['loss'] is not None]
+    style = _styles(records)
+    panels = group_by(records, lambda r: r['task'])
+    figure, axes = _panels(len(panels), columns=2)
+    for axis, (task, of_panel) in zip(axes, panels.items(), strict=True):
+        _lines(axis, of_panel, 'step', 'loss', style)
+        axis.set(title=task, xlabel='step', ylabel='training loss (nats)', yscale='log')
+        axis.grid(alpha=0.25)
+    return _legend(figure, style)
+
+
+_NOT_A_SWEEP = ('step', 'loss', 'accuracy', 'grad_norm')
+
+
+def _label(row: Row) -> str:
+    return label({k: v for k, v in row.items() if k not in _NOT_A_SWEEP})
+
+
+def _styles(rows) -> dict[str, tuple[str, str]]:
+    names = dict.fromkeys(_label(row) for row in rows)
+    return {
+        name: (_COLOURS[i % len(_COLOURS)], _LINES[i // len(_COLOURS) % len(_LINES)])
+        for i, name in enumerate(names)
+    }
+
+
+def _lines(axis, rows, x, y, style, seeds=True):
+    for name, of_label in group_by(rows, _label).items():
+        colour, line = style[name]
+        by_seed = group_by(of_label, lambda r: r['seed'])
+        if seeds and len(by_seed) > 1:
+            for of_seed in by_seed.values():
+                axis.plot([r[x] for r in of_seed], [r[y] for r in of_seed], line, color=colour,
+                          alpha=0.3, linewidth=0.8)  # fmt: skip
+        means = {at: np.mean([r[y] for r in of]) for at, of in group_by(of_label, lambda r: r[x]).items()}
+        axis.plot(list(means), list(means.values()), line, color=colour, linewidth=2,
+                  marker='o' if len(means) < 12 else None, markersize=4)  # fmt: skip
+
+
+def _baseline(axis, rows, x):
+    base = {r[x]: r['baseline'] for r in rows}
+    axis.plot(list(base), list(base.values()), color='#666666', linewidth=1.2, linestyle=(0, (1, 1)))
+
+
+def _finish(axis, train_length, xlabel, ylabel, title):
+    axis.axvline(train_length, color='#444444', linewidth=1, linestyle='--')
+    axis.annotate('training length', (train_length, 0.02), xytext=(4, 0), fontsize=8, color='#444444',
+                  xycoords=('data', 'axes fraction'), textcoords='offset points')  # fmt: skip
+    axis.set(title=title, xlabel=xlabel, ylabel=ylabel, ylim=(-0.02, 1.02))
+    axis.grid(alpha=0.25)
+
+
+def _panels(count: int, columns: int):
+    columns = min(count, columns)
+    lines = -(-count // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(5.2 * columns, 3.8 * lines), squeeze=False)
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, list(axes.flat[:count])
+
+
+def _legend(figure, style):
+    handles = [plt.Line2D([], [], color=c, linestyle=line, linewidth=2, label=name)
+               for name, (c, line) in style.items()]  # fmt: skip
+    handles.append(plt.Line2D([], [], color='#666666', linestyle=(0, (1, 1)), linewidth=1.2,
+                              label='best constant answer'))  # fmt: skip
+    columns = min(4, len(handles))
+    lines = -(-len(handles) // columns)
+    figure.tight_layout()
+    height = figure.get_size_inches()[1]
+    figure.legend(handles=handles, loc='upper center', ncols=columns, frameon=False, fontsize=9,
+                  bbox_to_anchor=(0.5, 0.0))  # fmt: skip
+    figure.set_layout_engine('none')
+    del lines, height
+    return figure
+
+
+def _save(figure: plt.Figure, path: Path) -> None:
+    figure.savefig(path, dpi=150, bbox_inches='tight')
+    plt.close(figure)

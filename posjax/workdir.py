@@ -1,0 +1,134 @@
+"""The folder of one experiment: what is in it, and how it gets there whole.
+
+    config.json            everything an evaluation needs; data, never executed
+    results.csv            accuracy by length, intervention and region (see results.py)
+    positions.csv          accuracy by position
+    figures/*.png
+    groups/<name>/         runs that were trained as one program:
+        metrics.jsonl      training metrics, one line per run and `train.log_every` steps
+        checkpoints/       Orbax
+        results.csv, positions.csv, evaluated.json
+    eval/                  what eval.py writes
+"""
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from posjax import config as config_lib
+from posjax.config import ConfigError
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file that is either the old one or the whole new one, whatever happens."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    try:
+        with open(temporary, 'w', encoding='utf-8') as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class Workdir:
+    """Paths and files of an experiment's folder."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    def group(self, name: str) -> Path:
+        return self.path / 'groups' / name
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time; the operating system lifts the lock of a process that died.
+
+        Raises:
+          ConfigError: another process has it, or the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = open(self.path / '.lock', 'w')  # noqa: SIM115  (held until the end)
+        except OSError as error:
+            raise ConfigError(f'workdir {self.path} cannot be used: {error.strerror}') from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(f'workdir {self.path} is in use by another process; wait for it, '
+                                  'or name another --workdir') from None  # fmt: skip
+            yield
+
+    def claim(self, config: ConfigDict) -> None:
+        """Stores the config, or checks that the one that is there trains the same runs.
+
+        Raises:
+          ConfigError: the folder belongs to another experiment; names the first field.
+        """
+        if (self.path / 'config.json').exists():
+            different = config_lib.differences(self.config(), config)
+            if different:
+                old, new = (
+                    config_lib.flatten(c).get(min(different)) for c in (self.config(), config)
+                )
+                raise ConfigError(
+                    f'workdir {self.path} holds another experiment: config.{min(different)} was '
+                    f'{old!r}, is {new!r}; name another --workdir, or remove that one'
+                )
+        elif any((self.path / 'groups').glob('*')):
+            raise ConfigError(f'workdir {self.path} has results but no config.json; name another')
+        write_atomically(self.path / 'config.json', config_lib.to_json(config))
+
+    def config(self) -> ConfigDict:
+        """The stored config.
+
+        Raises:
+          ConfigError: there is none, or none that can be read.
+        """
+        try:
+            return config_lib.from_json((self.path / 'config.json').read_text())
+        except OSError:
+            raise ConfigError(
+                f'workdir {self.path} has no config.json; train first: '
+                'python train.py --config configs/quickstart.py'
+            ) from None
+
+    def append_metrics(self, group: str, records: Sequence[dict[str, Any]]) -> None:
+        """Adds lines to a group's metrics, on disk when it returns."""
+        path = self.group(group) / 'metrics.jsonl'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, 'a', encoding='utf-8') as file:
+            for record in records:
+                # JSON has no NaN: null says that a figure was not finite.
+                clean = {
+                    k: None if isinstance(v, float) and not math.isfinite(v) else v
+                    for k, v in record.items()
+                }
+                file.write(json.dumps(clean) + '\n')
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self, group: str) -> list[dict[str, Any]]:
+        """A group's metrics; a last line torn by a crash is left out."""
+        path = self.group(group) / 'metrics.jsonl'
+        records = []
+        for line in path.read_text(encoding='utf-8').split('\n') if path.exists() else ():
+            with contextlib.suppress(ValueError):
+                records.append(json.loads(line))
+        return records
+
+    def truncate_metrics(self, group: str, step: int) -> None:
+        """Drops what was logged after `step`, so that resuming logs every step once."""
+        kept = [json.dumps(r) for r in self.metrics(group) if r['step'] <= step]
+        write_atomically(self.group(group) / 'metrics.jsonl', ''.join(f'{r}\n' for r in kept))
