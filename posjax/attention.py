@@ -78,4 +78,7 @@ def _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, causal, valid_BS):
         for visible in seen:
             weights_BHQS = jnp.where(visible, weights_BHQS, 0)
     out_BQHK = jnp.einsum('BHQS,BSHK->BQHK', weights_BHQS.astype(v_BSHK.dtype), v_BSHK)
+    more_BQHK = scheme.gather(params, weights_BHQS, ctx)
+    if more_BQHK is not None:
+        out_BQHK = out_BQHK + more_BQHK.astype(v_BSHK.dtype)
     return out_BQHK, weights_BHQS

@@ -51,13 +51,13 @@ class Model:
 class Cache(NamedTuple):
     """Keys and values of earlier tokens, for decoding.
 
-    Keys are kept as projected, before `scheme.qk`: a scheme whose rotation depends on the current
-    length then decodes exactly as it prefills.
+    Keys are kept as projected, before `scheme.qk`, and tokens rather than their positions: a scheme
+    whose rotations or positions depend on the current length then decodes exactly as it prefills.
     """
 
     k_LBSHK: jax.Array
     v_LBSHK: jax.Array
-    pos_BS: jax.Array
+    tokens_BS: jax.Array
     valid_BS: jax.Array
     count: jax.Array
 
@@ -111,9 +111,8 @@ def apply(
             {'params': params['net']}, *inputs, whole, params['scheme'], weights
         )
     if cache is not None:
-        ctx, valid_BS = inputs[1], inputs[2]
-        count = cache.count + tokens_BT.shape[1]
-        cache = Cache(k_LBSHK, v_LBSHK, ctx.k_pos_BS, valid_BS, count)
+        cache = inputs[-1]._replace(k_LBSHK=k_LBSHK, v_LBSHK=v_LBSHK)
+        cache = cache._replace(count=cache.count + tokens_BT.shape[1])
     return Output(logits, kept, cache)
 
 
@@ -130,31 +129,33 @@ def empty_cache(model: Model, batch: int, max_length: int) -> Cache:
 
 
 def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, length=None, cache=None):
-    """Tokens, the context of the first layer, which keys are real, and the cache."""
+    """Tokens, the context of the first layer, which keys are real, and the cache with the tokens."""
     batch, queries = tokens_BT.shape
-    index_T = jnp.arange(queries) + (0 if cache is None else cache.count)
-    if valid_BT is None:
-        pos_BT = index_T[None]
-    else:
-        before_B1 = 0 if cache is None else cache.valid_BS.sum(axis=1, keepdims=True)
-        pos_BT = jnp.maximum(before_B1 + jnp.cumsum(valid_BT, axis=1) - 1, 0)
-    if scheme is not None:
-        pos_BT = scheme.positions(pos_BT, tokens_BT, key)
+    keys_BS, valid_BS, start = tokens_BT, valid_BT, 0
+    if cache is not None:
+        start = cache.count
+        new_BT = jnp.ones((batch, queries), bool) if valid_BT is None else valid_BT
+        cache = cache._replace(
+            tokens_BS=jax.lax.dynamic_update_slice(cache.tokens_BS, tokens_BT, (0, start)),
+            valid_BS=jax.lax.dynamic_update_slice(cache.valid_BS, new_BT, (0, start)),
+        )
+        keys_BS, valid_BS = cache.tokens_BS, cache.valid_BS
 
-    if cache is None:
-        k_pos_BS, valid_BS, k_index_S = pos_BT, valid_BT, index_T
-        real_B = jnp.full((1,), queries) if valid_BT is None else valid_BT.sum(axis=1)
+    k_index_S = jnp.arange(keys_BS.shape[1])
+    if valid_BS is None:
+        k_pos_BS, length_B = k_index_S[None], jnp.full((1,), queries)
     else:
-        start = (0, cache.count)
-        pos_full = jnp.broadcast_to(pos_BT, (batch, queries)).astype(cache.pos_BS.dtype)
-        valid_full = jnp.ones((batch, queries), bool) if valid_BT is None else valid_BT
-        k_pos_BS = jax.lax.dynamic_update_slice(cache.pos_BS, pos_full, start)
-        valid_BS = jax.lax.dynamic_update_slice(cache.valid_BS, valid_full, start)
-        k_index_S = jnp.arange(valid_BS.shape[1])
-        real_B = valid_BS.sum(axis=1)
-    length_B = real_B if length is None else jnp.broadcast_to(jnp.asarray(length), (batch,))
+        k_pos_BS = jnp.maximum(jnp.cumsum(valid_BS, axis=1) - 1, 0)
+        length_B = valid_BS.sum(axis=1)
+    if length is not None:
+        length_B = jnp.broadcast_to(jnp.asarray(length), (batch,))
+    if scheme is not None:
+        k_pos_BS = scheme.positions(k_pos_BS, keys_BS, length_B, key)
+
+    q_pos_BQ = jax.lax.dynamic_slice_in_dim(k_pos_BS, start, queries, axis=1)
+    q_index_Q = start + jnp.arange(queries)
     scale = model.dims.head_dim**-0.5
-    ctx = Context(pos_BT, k_pos_BS, index_T, k_index_S, length_B, 0, scale)
+    ctx = Context(q_pos_BQ, k_pos_BS, q_index_Q, k_index_S, length_B, 0, scale)
     return tokens_BT, ctx, valid_BS, cache
 
 
@@ -193,7 +194,7 @@ class _Block(nn.Module):
     def __call__(self, x_BTD, ctx, valid_BS, past, scheme, scheme_params):
         m = self.model
         heads = (*x_BTD.shape[:-1], 3, m.heads, m.dims.head_dim)
-        qkv = _Linear(m, 3 * m.width, name='qkv')(_norm('norm_1')(x_BTD)).reshape(heads)
+        qkv = _Linear(m, 3 * m.width, name='qkv')(_norm(x_BTD, 'norm_1')).reshape(heads)
         q_BTHK, k_BSHK, v_BSHK = qkv[..., 0, :, :], qkv[..., 1, :, :], qkv[..., 2, :, :]
         if past is not None:
             k_old, v_old, count = past
@@ -204,7 +205,7 @@ class _Block(nn.Module):
         )
         x_BTD = x_BTD + _Linear(m, m.width, name='proj')(mixed_BTHK.reshape(x_BTD.shape))
         hidden = nn.gelu(
-            _Linear(m, m.mlp * m.width, name='mlp_in')(_norm('norm_2')(x_BTD)),
+            _Linear(m, m.mlp * m.width, name='mlp_in')(_norm(x_BTD, 'norm_2')),
             approximate=False,
         )
         x_BTD = x_BTD + _Linear(m, m.width, name='mlp_out')(hidden)
@@ -230,10 +231,10 @@ class _Linear(nn.Module):
 
         kernel = self.param('kernel', uniform, (fan_in, self.features)).astype(self.model.dtype)
         bias = self.param('bias', uniform, (self.features,)).astype(self.model.dtype)
-        y = x.reshape(-1, fan_in).astype(self.model.dtype) @ kernel + bias
+        y = x.reshape(-1, fan_in).astype(self.model.dtype) @ kernel + bias[None]
         return y.reshape(*x.shape[:-1], self.features)
 
 
-def _norm(name):
+def _norm(x, name):
     # Statistics in float32 and PyTorch's epsilon; the next linear layer casts to the model's dtype.
-    return nn.LayerNorm(epsilon=1e-5, dtype=jnp.float32, name=name)
+    return nn.LayerNorm(epsilon=1e-5, dtype=jnp.float32, name=name)(x.astype(jnp.float32))

@@ -4,6 +4,7 @@
     q, k   = qk(Wq x, Wk x)                      rotations and scalings: the RoPE family, log-n
     s_ij   = q_i . k_j / sqrt(K) + bias_ij       score-level: ALiBi and its relatives
     p_ij   ~ mask_ij exp(s_ij)                   pattern: windows, sinks, chunks
+    o_i    = sum_j p_ij v_j + gather(p_i)        value-level: Shaw's relative values
     with every token carrying a position number  positions: shifted, randomised, interpolated
 
 A scheme is a frozen dataclass (see spec.py) that overrides the hooks it needs. Hooks are pure
@@ -81,8 +82,12 @@ class Scheme(Spec):
         """Learned parameters, a dict of arrays; {} where nothing is learned."""
         return {}
 
-    def positions(self, pos_BT, tokens_BT, key):
-        """Position numbers instead of 0, 1, 2, ...; `key` is None when nothing may be random."""
+    def positions(self, pos_BT, tokens_BT, length_B, key):
+        """Position numbers instead of 0, 1, 2, ...; one of them must not depend on later tokens.
+
+        `length_B` is as in Context; `key` is None when nothing may be random. Under cached decoding
+        the tokens are all those so far, with anything in the places that are still to come.
+        """
         return pos_BT
 
     def embed(self, params: Params, x_BTD, ctx: Context):
@@ -101,6 +106,10 @@ class Scheme(Spec):
         """Which keys may be seen, boolean (B|1, H|1, Q, S), or None; causality is the model's."""
         return None
 
+    def gather(self, params: Params, weights_BHQS, ctx: Context):
+        """What is added to the mixture of values: (B, Q, H, K), or None."""
+        return None
+
     def scores(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
         """Scores (B, H, Q, S) in float32: q.k / sqrt(K) + bias. Override what is no sum of these."""
         s_BHQS = dot_scores(q_BQHK, k_BSHK, ctx)
@@ -111,7 +120,7 @@ class Scheme(Spec):
         return chain(self, other)
 
 
-HOOKS = ('positions', 'embed', 'qk', 'bias', 'mask', 'scores')
+HOOKS = ('positions', 'embed', 'qk', 'bias', 'scores', 'mask', 'gather')
 
 
 def hooks(cls: type[Scheme]) -> tuple[str, ...]:
@@ -192,10 +201,10 @@ class Chain(Scheme):
         }
         return {name: params for name, params in made.items() if params}
 
-    def positions(self, pos_BT, tokens_BT, key):
+    def positions(self, pos_BT, tokens_BT, length_B, key):
         for number, part in enumerate(self.parts):
             part_key = None if key is None else jax.random.fold_in(key, number)
-            pos_BT = part.positions(pos_BT, tokens_BT, part_key)
+            pos_BT = part.positions(pos_BT, tokens_BT, length_B, part_key)
         return pos_BT
 
     def embed(self, params, x_BTD, ctx):
@@ -215,6 +224,11 @@ class Chain(Scheme):
 
     def mask(self, ctx):
         return _reduce(jnp.logical_and, [part.mask(ctx) for part in self.parts])
+
+    def gather(self, params, weights_BHQS, ctx):
+        gathered = [part.gather(params.get(name, {}), weights_BHQS, ctx)
+                    for name, part in self._keyed()]  # fmt: skip
+        return _reduce(jnp.add, gathered)
 
     def scores(self, params, q_BQHK, k_BSHK, ctx):
         owners = {n: p for n, p in self._keyed() if 'scores' in hooks(type(p))}

@@ -40,7 +40,7 @@ class Spec:
                 shown.append(f'{field.name}={_text_of(value)}')
         return self.name() + (f'({", ".join(shown)})' if shown else '')
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text
 
     def check(self) -> None:
@@ -67,8 +67,6 @@ def register(cls):
     if known and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(f'{cls.kind} {cls.name()!r} is registered twice: in {known.__module__} '
                          f'and in {cls.__module__}; rename one')  # fmt: skip
-    if '__repr__' not in cls.__dict__:
-        cls.__repr__ = Spec.__str__
     cls.registry[cls.name()] = cls
     return cls
 

@@ -58,7 +58,7 @@ def _build(tree, text, base, combine):
         where = f'{base.kind} {name}'
         if key not in fields:
             hint = suggest(str(key), fields) if fields else '; it takes no arguments'
-            raise ValueError(f'{where} has no field {key!r}{hint}')
+            raise ValueError(f'{where} has no field {str(key)!r}{hint}')
         value = _value(node, fields[key].type, f'{where}: {key}', text, base, combine)
         if key in values and not is_variadic(fields[key].type):
             raise ValueError(f'{where}: {key} is given twice')

@@ -36,4 +36,5 @@ class logn(Scheme):
     def qk(self, params, q_BQHK, k_BSHK, ctx):
         length_B = ctx.length_B.astype(jnp.float32)
         factor_B = jnp.log(length_B) / jnp.log(jnp.float32(self.train_length))
-        return (q_BQHK * factor_B[:, None, None, None]).astype(q_BQHK.dtype), k_BSHK
+        scaled_BQHK = q_BQHK.astype(jnp.float32) * factor_B[:, None, None, None]
+        return scaled_BQHK.astype(q_BQHK.dtype), k_BSHK

@@ -14,6 +14,11 @@ def inv_freq(theta, dim: int):
     return jnp.power(jnp.float32(theta), -exponent)
 
 
+def angles(pos, inv_freq_F):
+    """Position numbers of any shape times frequencies, (..., F), in float32 whatever `pos` is in."""
+    return pos.astype(jnp.float32)[..., None] * inv_freq_F.reshape((1,) * pos.ndim + (-1,))
+
+
 def rotate(x_BTHK, pos_BT, inv_freq_F, pairing: str = 'interleaved', factor=1.0):
     """Turns each pair of the last dimension by (position x frequency); the angle is in float32.
 
@@ -27,7 +32,7 @@ def rotate(x_BTHK, pos_BT, inv_freq_F, pairing: str = 'interleaved', factor=1.0)
     Returns:
       An array like `x_BTHK`, of its dtype.
     """
-    angle_BT1F = (pos_BT.astype(jnp.float32)[..., None] * inv_freq_F)[:, :, None, :]
+    angle_BT1F = angles(pos_BT, inv_freq_F)[:, :, None, :]
     cos, sin = jnp.cos(angle_BT1F) * factor, jnp.sin(angle_BT1F) * factor
     x = x_BTHK.astype(jnp.float32)
     if pairing == 'interleaved':

@@ -24,5 +24,5 @@ class shift(Scheme):
 
     by: int = 0
 
-    def positions(self, pos_BT, tokens_BT, key):
+    def positions(self, pos_BT, tokens_BT, length_B, key):
         return pos_BT + self.by

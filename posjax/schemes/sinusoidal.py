@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from posjax.scheme import Scheme, scheme
-from posjax.schemes.rope import inv_freq
+from posjax.schemes.rope import angles, inv_freq
 
 
 def table(pos, width: int, theta=1e4):
@@ -11,7 +11,7 @@ def table(pos, width: int, theta=1e4):
 
     An odd width ends on a sine.
     """
-    angle = pos[..., None].astype(jnp.float32) * inv_freq(theta, width)
+    angle = angles(pos, inv_freq(theta, width))
     pairs = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
     return pairs.reshape(*pos.shape, -1)[..., :width]
 

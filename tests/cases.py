@@ -1,0 +1,39 @@
+"""A tiny model with random parameters, and contexts, for tests of schemes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posjax import model as model_lib
+from posjax.model import Model
+from posjax.scheme import Context, parse
+
+# Small and awkward: two heads, a length that no block size divides.
+MODEL = Model(tokens=11, classes=5, layers=2, heads=2, width=16, mlp=2)
+TRAIN_LENGTH, LENGTH = 6, 9
+
+
+def random_params(scheme, model=MODEL, seed=0):
+    """Parameters off their initial values: many schemes start where they do nothing."""
+    params = model_lib.init(model, scheme, jax.random.key(seed))
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape).astype(x.dtype), params)
+
+
+def tokens(batch=3, length=LENGTH, seed=1):
+    return jax.random.randint(jax.random.key(seed), (batch, length), 0, MODEL.tokens)
+
+
+def logits(text, length=LENGTH, model=MODEL, **kwargs):
+    scheme = parse(text)
+    return model_lib.apply(model, random_params(scheme), tokens(length=length), scheme, **kwargs).logits_BTC
+
+
+def context(q_pos, k_pos=None, length=None, head_dim=8) -> Context:
+    """A context for one sequence with the given position numbers."""
+    q_pos = jnp.asarray(q_pos)
+    k_pos = q_pos if k_pos is None else jnp.asarray(k_pos)
+    return Context(
+        q_pos[None], k_pos[None], jnp.arange(q_pos.size), jnp.arange(k_pos.size),
+        jnp.full((1,), k_pos.size if length is None else length), 0, head_dim**-0.5,
+    )  # fmt: skip

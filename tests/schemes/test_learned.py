@@ -1,0 +1,49 @@
+"""A learned table: its rows, and what lies past them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posjax import model as model_lib
+from posjax.scheme import Dims, parse
+from tests.cases import MODEL, context, random_params, tokens
+
+EXAMPLES = ['learned(max_length=40)']
+
+
+def test_golden():
+    x = np.random.default_rng(0).normal(size=(1, 3, 4))
+    rows = np.random.default_rng(1).normal(size=(6, 4))
+    got = parse('learned(max_length=6)').embed({'table': jnp.float32(rows)}, jnp.float32(x), context([5, 0, 2]))
+    np.testing.assert_allclose(got, x + rows[[5, 0, 2]], atol=1e-6)
+
+
+def test_initial_rows_are_standard_normal():
+    rows = parse('learned(max_length=500)').init(jax.random.key(0), Dims(64, 1, 64, 2))['table']
+    assert rows.shape == (500, 64)
+    assert abs(float(rows.mean())) < 0.02 and abs(float(rows.std()) - 1) < 0.02
+
+
+def test_a_missing_row_is_an_error_before_anything_runs():
+    scheme = parse('learned(max_length=4)')
+    scheme.check_fit(MODEL.dims, 4)
+    with pytest.raises(ValueError, match=r'4 rows, none for position 4 of 5 tokens.*max_length=5'):
+        scheme.check_fit(MODEL.dims, 5)
+
+
+@pytest.mark.parametrize('position', [4, 7, -1])
+def test_a_missing_row_that_slips_through_is_nan_and_never_another_row(position):
+    rows = jnp.ones((4, 2))
+    got = parse('learned(max_length=4)').embed({'table': rows}, jnp.zeros((1, 1, 2)), context([position]))
+    assert np.isnan(got).all()
+
+
+def test_left_padding_does_not_move_rows():
+    scheme = parse('learned(max_length=40)')
+    params, seq = random_params(scheme), tokens(batch=1, length=5)
+    padded = jnp.concatenate([jnp.zeros((1, 3), jnp.int32), seq], axis=1)
+    valid = jnp.arange(8)[None] >= 3
+    plain = model_lib.apply(MODEL, params, seq, scheme).logits_BTC
+    got = model_lib.apply(MODEL, params, padded, scheme, valid_BT=valid).logits_BTC
+    np.testing.assert_allclose(got[:, 3:], plain, atol=2e-5)

@@ -1,0 +1,105 @@
+"""Masks: where they are applied, how they are aligned, and what a row without keys gives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posjax.attention import attend
+from posjax.scheme import Scheme, dot_scores, parse
+from posjax.spec import structured
+from tests.cases import context
+
+NOPE = parse('none')
+
+
+def weights(q, k, ctx, **kwargs):
+    _, w = attend(kwargs.pop('scheme', NOPE), {}, q, k, jnp.ones_like(k), ctx, **kwargs)
+    return np.asarray(w)
+
+
+def test_equal_scores_share_what_is_visible_and_no_more():
+    x = jnp.zeros((1, 3, 1, 4))
+    expected = [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]]
+    np.testing.assert_allclose(weights(x, x, context([0, 1, 2]))[0, 0], expected, atol=1e-6)
+
+
+def test_late_queries_see_all_earlier_keys():
+    # Two queries at the end of five keys, as in cached decoding: aligned to the bottom right.
+    q, k = jnp.zeros((1, 2, 1, 4)), jnp.zeros((1, 5, 1, 4))
+    ctx = context([3, 4], range(5))._replace(q_index_Q=jnp.asarray([3, 4]))
+    seen = weights(q, k, ctx)[0, 0] > 0
+    np.testing.assert_array_equal(seen, [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+
+
+def test_causality_goes_by_place_not_by_position_number():
+    x = jnp.zeros((1, 3, 1, 4))
+    np.testing.assert_array_equal(
+        weights(x, x, context([9, 2, 5]))[0, 0] > 0, np.tril(np.ones((3, 3), bool))
+    )
+
+
+@pytest.mark.parametrize('block', [0, 1])
+def test_a_row_without_keys_is_zero_with_finite_gradients(block):
+    q = jax.random.normal(jax.random.key(0), (1, 2, 1, 4))
+    valid = jnp.asarray([[False, True]])
+
+    def out(q):
+        return attend(NOPE, {}, q, q, q, context([0, 1]), valid_BS=valid, block=block)[0]
+
+    np.testing.assert_array_equal(out(q)[0, 0], 0)
+    np.testing.assert_allclose(out(q)[0, 1], q[0, 1], atol=1e-6)
+    grad = jax.grad(lambda q: (out(q) ** 2).sum())(q)
+    assert np.isfinite(grad).all() and np.abs(grad).max() > 0
+
+
+def test_a_scheme_mask_intersects_with_the_causal_one():
+    @structured
+    class nearest(Scheme):
+        def mask(self, ctx):
+            return (ctx.q_pos_BQ[:, None, :, None] - ctx.k_pos_BS[:, None, None, :]) < 2
+
+    x = jnp.zeros((1, 4, 1, 4))
+    got = weights(x, x, context(range(4)), scheme=nearest())[0, 0]
+    expected = [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0, 0, 0.5, 0.5]]
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+def test_two_whole_scores_do_not_chain():
+    @structured
+    class whole(Scheme):
+        def scores(self, params, q_BQHK, k_BSHK, ctx):
+            return jnp.zeros(())
+
+    with pytest.raises(ValueError, match='whole and whole both define the whole score; keep one'):
+        whole() | whole()
+
+
+def test_a_whole_score_and_a_bias_add():
+    @structured
+    class twice(Scheme):
+        def scores(self, params, q_BQHK, k_BSHK, ctx):
+            return 2 * dot_scores(q_BQHK, k_BSHK, ctx)
+
+    q = jax.random.normal(jax.random.key(0), (1, 3, 2, 4))
+    ctx = context(range(3), head_dim=4)
+    bias = parse('alibi').bias({}, q, q, ctx)
+    expected = 2 * NOPE.scores({}, q, q, ctx) + bias
+    np.testing.assert_allclose((twice() | parse('alibi')).scores({}, q, q, ctx), expected, atol=1e-6)
+
+
+def test_blockwise_memory_does_not_grow_with_the_square_of_the_length():
+    def temporary(length, block):
+        x = jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32)
+        alibi = parse('alibi')
+
+        def f(q):
+            pos = jnp.arange(length)
+            ctx = context(pos)
+            return attend(alibi, {}, q, q, q, ctx, block=block)[0]
+
+        return jax.jit(f).lower(x).compile().memory_analysis().temp_size_in_bytes
+
+    # Twice the length: twice the memory by blocks, four times at once.
+    assert temporary(2048, 64) < 2.5 * temporary(1024, 64)
+    assert temporary(2048, 64) < temporary(2048, 0) / 8

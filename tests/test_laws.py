@@ -1,0 +1,292 @@
+"""Laws that every scheme obeys, over the whole registry, with random parameters.
+
+They are tried on the examples that each scheme's own file lists: tests/schemes/test_<name>.py.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tests.schemes
+from posjax import interventions
+from posjax import model as model_lib
+from posjax.interventions import Intervention
+from posjax.scheme import Chain, Scheme, as_chain, chain, hooks, parse
+from posjax.spec import is_spec, is_variadic
+from tests.cases import LENGTH, MODEL, TRAIN_LENGTH, logits, random_params, tokens
+
+
+def examples() -> dict[str, list[str]]:
+    """{scheme name: texts} from tests/schemes/test_<name>.py."""
+    found = {}
+    for module in pkgutil.iter_modules(tests.schemes.__path__):
+        if module.name.startswith('test_'):
+            test = importlib.import_module(f'tests.schemes.{module.name}')
+            found[module.name.removeprefix('test_')] = test.EXAMPLES
+    return found
+
+
+TEXTS = [text for texts in examples().values() for text in texts]
+# Chains obey the laws as their parts do.
+CHAINS = ['rope|alibi', 'learned(max_length=40)|rope|logn(train_length=6)', 'sinusoidal|alibi']
+
+
+ALL = TEXTS + CHAINS
+every = pytest.mark.parametrize('text', ALL)
+
+
+def close(a, b, rounding=1e-5):
+    """Equal up to float32 rounding, measured against the largest value at hand."""
+    a, b = np.asarray(a), np.asarray(b)
+    np.testing.assert_allclose(a, b, rtol=0, atol=rounding * max(1.0, np.abs(b).max(initial=0)))
+
+
+def test_every_scheme_has_a_test_file_with_examples_a_golden_and_a_docstring():
+    listed = examples()
+    assert listed.keys() == Scheme.registry.keys()
+    for name, cls in Scheme.registry.items():
+        module = __import__(f'tests.schemes.test_{name}', fromlist=['x'])
+        assert any(n.startswith('test_golden') for n in vars(module)), name
+        assert any(name in text for text in listed[name]), name
+        assert cls.__doc__ and cls.paper and cls.beyond, name
+        for field in dataclasses.fields(cls):
+            assert f'{field.name}:' in cls.__doc__, (name, field.name)
+        bases = [b for b in cls.__mro__[1:] if issubclass(b, Scheme)]
+        assert bases == [Scheme], f'{name} inherits from another scheme'
+
+
+@every
+def test_text_and_object_are_one_thing(text):
+    scheme = parse(text)
+    assert parse(scheme.text) == scheme
+    assert parse(scheme.text).text == scheme.text
+    assert jax.tree.structure(parse(text)) == jax.tree.structure(scheme)
+    hash(jax.tree.structure(scheme))
+
+
+@every
+def test_a_prefix_of_the_tokens_gives_a_prefix_of_the_logits(text):
+    scheme, prefix = parse(text), 5
+    params, toks = random_params(scheme), tokens()
+    whole = model_lib.apply(MODEL, params, toks, scheme, length=LENGTH).logits_BTC
+    part = model_lib.apply(MODEL, params, toks[:, :prefix], scheme, length=LENGTH).logits_BTC
+    close(whole[:, :prefix], part)
+    if not scheme.sees_length:
+        close(part, model_lib.apply(MODEL, params, toks[:, :prefix], scheme).logits_BTC)
+    else:
+        shorter = model_lib.apply(MODEL, params, toks[:, :prefix], scheme).logits_BTC
+        assert np.abs(shorter - part).max() > 1e-4, 'sees_length is declared, and nothing sees it'
+
+
+@every
+def test_no_gradient_flows_from_later_tokens(text):
+    scheme = parse(text)
+    params, toks = random_params(scheme), jnp.arange(LENGTH)[None]  # every token once
+
+    def early(embedding):
+        net = {**params['net'], 'embed': {'embedding': embedding}}
+        out = model_lib.apply(MODEL, {**params, 'net': net}, toks, scheme)
+        return (out.logits_BTC[:, :5] ** 2).sum()
+
+    rows = np.abs(jax.grad(early)(params['net']['embed']['embedding'])).sum(axis=1)
+    assert (rows[5:] == 0).all()
+    assert (rows[:5] > 0).all()
+
+
+@every
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_past_the_training_length(text, dtype):
+    model = dataclasses.replace(MODEL, dtype=dtype)
+    out = logits(text, length=4 * TRAIN_LENGTH, model=model)
+    assert out.shape == (3, 4 * TRAIN_LENGTH, MODEL.classes) and out.dtype == jnp.float32
+    assert np.isfinite(out).all()
+    if dtype == 'bfloat16':
+        full = logits(text, length=4 * TRAIN_LENGTH)
+        # Eight bits of mantissa through two layers: near, and not the same.
+        assert 0 < np.abs(out - full).max() < 0.15 * np.abs(full).max()
+
+
+@every
+def test_relative_schemes_do_not_notice_a_shift_and_the_others_do(text):
+    scheme = parse(text)
+    params, toks = random_params(scheme), tokens()
+    moved = interventions.parse('shift(by=7)')(scheme, TRAIN_LENGTH, LENGTH)
+    plain = model_lib.apply(MODEL, params, toks, scheme).logits_BTC
+    shifted = model_lib.apply(MODEL, params, toks, moved).logits_BTC
+    if scheme.relative:
+        # Beyond rounding: rotations by position 1,000 lose three more bits than by position 9.
+        close(plain, shifted, rounding=1e-4)
+    else:
+        assert np.abs(plain - shifted).max() > 1e-2
+
+
+def other_values(field, value):
+    """Another legal value of a field, by its type."""
+    if typing.get_origin(field.type) is typing.Literal:
+        return [v for v in typing.get_args(field.type) if v != value]
+    if is_spec(field.type) or is_variadic(field.type):
+        return []  # their own fields are tried where they stand alone
+    if field.type is bool:
+        return [not value]
+    if field.type is int:
+        return [value + 1]
+    if field.type is float:
+        return [value * 1.7 + 0.1]
+    return [tuple(v * 1.7 + 0.1 for v in value)] if value else [(0.3,) * MODEL.heads]
+
+
+@pytest.mark.parametrize('text', [t for t in TEXTS if '|' not in t])
+def test_no_dead_knobs(text):
+    scheme = parse(text)
+    # Positions alone change nothing: let something read them.
+    reader = parse('none' if hooks(type(scheme)) != ('positions',) else 'sinusoidal')
+    before = logits(chain(reader, scheme).text)
+    for field in dataclasses.fields(scheme):
+        values = other_values(field, getattr(scheme, field.name))
+        assert values or is_spec(field.type) or is_variadic(field.type), field.name
+        for value in values:
+            changed = dataclasses.replace(scheme, **{field.name: value})
+            changed.check()
+            after = logits(chain(reader, changed).text)
+            assert np.abs(after - before).max() > 1e-5, f'{field.name}={value} changes nothing'
+
+
+@every
+def test_no_dead_parameters_and_no_dead_bias(text):
+    scheme = parse(text)
+    params, toks = random_params(scheme), tokens()
+
+    def loss(scheme_params):
+        out = model_lib.apply(MODEL, {**params, 'scheme': scheme_params}, toks, scheme)
+        return (out.logits_BTC**2).sum()
+
+    grads = jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params['scheme']))
+    for path, grad in grads:
+        assert np.isfinite(grad).all() and np.abs(grad).max() > 0, jax.tree_util.keystr(path)
+    if set(hooks(type(scheme))) - {'positions'}:
+        bare = {'net': params['net'], 'scheme': {}}
+        nope = model_lib.apply(MODEL, bare, toks, parse('none')).logits_BTC
+        ours = model_lib.apply(MODEL, params, toks, scheme).logits_BTC
+        assert np.abs(ours - nope).max() > 1e-3, 'the scheme is NoPE'
+
+
+@every
+def test_decoding_equals_prefilling(text):
+    scheme = parse(text)
+    params, toks = random_params(scheme), tokens()
+    whole = model_lib.apply(MODEL, params, toks, scheme, length=LENGTH).logits_BTC
+    # Room for more tokens than come, a first part at once, then one by one.
+    cache = model_lib.empty_cache(MODEL, len(toks), LENGTH + 3)
+    parts = []
+    for part in (toks[:, :4], *jnp.split(toks[:, 4:], LENGTH - 4, axis=1)):
+        out = model_lib.apply(MODEL, params, part, scheme, cache=cache, length=LENGTH)
+        cache = out.cache
+        parts.append(out.logits_BTC)
+    close(jnp.concatenate(parts, axis=1), whole)
+
+
+@every
+@pytest.mark.parametrize('block', [1, 4, 9])
+def test_blockwise_equals_whole(text, block):
+    close(logits(text, model=dataclasses.replace(MODEL, block=block)), logits(text))
+
+
+@every
+def test_blockwise_gradients_equal_whole(text):
+    scheme = parse(text)
+    params, toks = random_params(scheme), tokens()
+
+    def grads(model):
+        def loss(p):
+            return (model_lib.apply(model, p, toks, scheme).logits_BTC ** 2).mean()
+
+        return jax.grad(loss)(params)
+
+    jax.tree.map(close, grads(dataclasses.replace(MODEL, block=4)), grads(MODEL))
+
+
+@every
+def test_left_padding_changes_nothing(text):
+    scheme, pad = parse(text), 3
+    params, toks = random_params(scheme), tokens()
+    padded = jnp.concatenate([jnp.zeros((3, pad), jnp.int32), toks], axis=1)
+    valid = jnp.broadcast_to(jnp.arange(LENGTH + pad)[None] >= pad, padded.shape)
+    got = model_lib.apply(MODEL, params, padded, scheme, valid_BT=valid).logits_BTC
+    close(got[:, pad:], model_lib.apply(MODEL, params, toks, scheme).logits_BTC)
+    assert np.isfinite(got).all()
+
+
+@every
+def test_chain_is_associative_with_identity(text):
+    scheme, none, logn = parse(text), parse('none'), parse('logn(train_length=6)')
+    assert chain(scheme, none) == chain(none, scheme) == chain(scheme) == scheme
+    assert chain(chain(scheme, logn), none) == chain(scheme, chain(logn, none)) == scheme | logn
+    params, toks = random_params(scheme), tokens()
+    wrapped = model_lib.apply(MODEL, params, toks, as_chain(scheme)).logits_BTC
+    np.testing.assert_array_equal(wrapped, model_lib.apply(MODEL, params, toks, scheme).logits_BTC)
+
+
+@every
+@pytest.mark.parametrize('change', ['none', 'logn', 'shift(by=2)'])
+def test_interventions_keep_the_parameter_tree(text, change):
+    scheme = parse(text)
+    changed = interventions.parse(change)(scheme, TRAIN_LENGTH, LENGTH)
+
+    def tree(s):
+        return jax.eval_shape(lambda: model_lib.init(MODEL, s, jax.random.key(0)))
+
+    assert tree(changed) == tree(scheme)
+    # Not only shapes: a part's initial values follow its name, not its place in the chain.
+    a, b = (model_lib.init(MODEL, s, jax.random.key(0)) for s in (changed, scheme))
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_every_intervention_is_tried_above():
+    assert Intervention.registry.keys() == {'none', 'logn', 'shift'}
+
+
+@every
+def test_equal_structure_compiles_once(text):
+    scheme, traces = parse(text), []
+    params, toks = random_params(scheme), tokens()
+
+    @jax.jit
+    def run(s, p):
+        traces.append(s)
+        return model_lib.apply(MODEL, p, toks, s).logits_BTC
+
+    other = jax.tree.map(lambda leaf: leaf * 1.5, scheme)
+    first, second = run(scheme, params), run(other, params)
+    run(parse(text), params)
+    assert len(traces) == 1
+    if jax.tree.leaves(scheme):
+        assert np.abs(first - second).max() > 1e-5
+
+
+@every
+def test_numbers_can_be_a_vmap_axis_and_differentiated(text):
+    scheme = parse(text)
+    params, toks = random_params(scheme), tokens()
+
+    def loss(s):
+        return (model_lib.apply(MODEL, params, toks, s).logits_BTC ** 2).mean()
+
+    grid = jax.tree.map(lambda leaf: jnp.float32([leaf, 1.3 * leaf]), scheme)
+    if jax.tree.leaves(scheme):
+        alone = [loss(jax.tree.map(lambda leaf, i=i: leaf[i], grid)) for i in range(2)]
+        close(jax.vmap(loss)(grid), jnp.stack(alone))
+        grads = jax.tree.leaves(jax.grad(loss)(jax.tree.map(jnp.float32, scheme)))
+        assert all(np.isfinite(g) and g != 0 for g in grads)
+
+
+def test_a_chain_names_its_parts_once_each():
+    params = parse('learned(max_length=4)|learned(max_length=4)').init(jax.random.key(0), MODEL.dims)
+    assert params.keys() == {'learned', 'learned_2'}
+    assert np.abs(params['learned']['table'] - params['learned_2']['table']).max() > 0.1
+    assert isinstance(parse('rope|alibi'), Chain)
