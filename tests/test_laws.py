@@ -1,6 +1,7 @@
 """Laws that every scheme obeys, over the whole registry, with random parameters.
 
-They are tried on the examples that each scheme's own file lists: tests/schemes/test_<name>.py.
+They are tried on the texts in EXAMPLES of each scheme's own file, tests/schemes/test_<name>.py. OTHER
+= {field: [values]} there names legal values of a field whose type alone does not tell one.
 """
 
 import dataclasses
@@ -22,17 +23,19 @@ from posjax.spec import is_spec, is_variadic
 from tests.cases import LENGTH, MODEL, TRAIN_LENGTH, logits, random_params, tokens
 
 
-def examples() -> dict[str, list[str]]:
-    """{scheme name: texts} from tests/schemes/test_<name>.py."""
+def test_modules() -> dict:
+    """{scheme name: the module tests/schemes/test_<name>.py}."""
     found = {}
     for module in pkgutil.iter_modules(tests.schemes.__path__):
         if module.name.startswith('test_'):
-            test = importlib.import_module(f'tests.schemes.{module.name}')
-            found[module.name.removeprefix('test_')] = test.EXAMPLES
+            name = module.name.removeprefix('test_')
+            found[name] = importlib.import_module(f'tests.schemes.{module.name}')
     return found
 
 
-TEXTS = [text for texts in examples().values() for text in texts]
+test_modules.__test__ = False
+MODULES = test_modules()
+TEXTS = [text for module in MODULES.values() for text in module.EXAMPLES]
 # Chains obey the laws as their parts do.
 CHAINS = ['rope|alibi', 'learned(max_length=40)|rope|logn(train_length=6)', 'sinusoidal|alibi']
 
@@ -48,12 +51,10 @@ def close(a, b, rounding=1e-5):
 
 
 def test_every_scheme_has_a_test_file_with_examples_a_golden_and_a_docstring():
-    listed = examples()
-    assert listed.keys() == Scheme.registry.keys()
+    assert MODULES.keys() == Scheme.registry.keys()
     for name, cls in Scheme.registry.items():
-        module = __import__(f'tests.schemes.test_{name}', fromlist=['x'])
-        assert any(n.startswith('test_golden') for n in vars(module)), name
-        assert any(name in text for text in listed[name]), name
+        assert any(n.startswith('test_golden') for n in vars(MODULES[name])), name
+        assert any(name in text for text in MODULES[name].EXAMPLES), name
         assert cls.__doc__ and cls.paper and cls.beyond, name
         for field in dataclasses.fields(cls):
             assert f'{field.name}:' in cls.__doc__, (name, field.name)
@@ -126,8 +127,11 @@ def test_relative_schemes_do_not_notice_a_shift_and_the_others_do(text):
         assert np.abs(plain - shifted).max() > 1e-2
 
 
-def other_values(field, value):
-    """Another legal value of a field, by its type."""
+def other_values(scheme, field, value):
+    """Another legal value of a field: by its type, or as OTHER of the scheme's test file says."""
+    named = getattr(MODULES[scheme.name()], 'OTHER', {})
+    if field.name in named:
+        return [v for v in named[field.name] if v != value]
     if typing.get_origin(field.type) is typing.Literal:
         return [v for v in typing.get_args(field.type) if v != value]
     if is_spec(field.type) or is_variadic(field.type):
@@ -148,7 +152,7 @@ def test_no_dead_knobs(text):
     reader = parse('none' if hooks(type(scheme)) != ('positions',) else 'sinusoidal')
     before = logits(chain(reader, scheme).text)
     for field in dataclasses.fields(scheme):
-        values = other_values(field, getattr(scheme, field.name))
+        values = other_values(scheme, field, getattr(scheme, field.name))
         assert values or is_spec(field.type) or is_variadic(field.type), field.name
         for value in values:
             changed = dataclasses.replace(scheme, **{field.name: value})
