@@ -1,6 +1,6 @@
 """Evaluates the checkpoints of a workdir again: other lengths, other interventions.
 
-    python eval.py --workdir runs/blog --lengths 32,64,128,256 --interventions none,logn
+python eval.py --workdir runs/blog --lengths 32,64,128,256 --interventions none,logn
 """
 
 from absl import flags

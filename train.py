@@ -1,7 +1,7 @@
 """Trains and evaluates what a config describes.
 
-    python train.py --config configs/quickstart.py
-    python train.py --config configs/blog.py --config.seeds=8 --workdir runs/blog8
+python train.py --config configs/quickstart.py
+python train.py --config configs/blog.py --config.seeds=8 --workdir runs/blog8
 """
 
 from absl import flags

@@ -3,8 +3,8 @@
     python train.py --config configs/blog.py                                   28 runs
     python train.py --config configs/blog.py --config.seeds=8 --workdir runs/blog8
 
-`lag` needs positions and nothing else, `seen` needs content and no positions. The published table is
-printed beside ours, cell by cell; README.md has the measured one, and the time it took.
+`lag` needs positions and nothing else, `seen` needs content and no positions. The published table
+is printed beside ours, cell by cell; README.md has the measured one, and the time it took.
 """
 
 from posjax import config

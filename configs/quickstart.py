@@ -2,8 +2,9 @@
 
     python train.py --config configs/quickstart.py
 
-About a minute on 2 CPU cores. Expect rope at 1.0 at every length, alibi a little below it and level,
-learned at 1.0 up to the training length of 32 and near chance (1/16) past it, and none in between.
+About a minute on 2 CPU cores. Expect rope at 1.0 at every length, alibi lower and level (it needs
+more steps than these), learned at 1.0 up to the training length of 32 and near chance (1/16) past
+it, and none low everywhere.
 """
 
 from posjax import config

@@ -1,10 +1,10 @@
 """posjax: a laboratory bench for position in attention.
 
-    parse, Scheme, scheme, Context     what a scheme is, and how to add one (scheme.py)
-    chain                              schemes applied in order
-    apply, init, Model                 the transformer (model.py)
-    wavelengths                        of a rotary head, in positions
-    load                               a trained run, for analysis
+parse, Scheme, scheme, Context     what a scheme is, and how to add one (scheme.py)
+chain                              schemes applied in order
+apply, init, Model                 the transformer (model.py)
+wavelengths                        of a rotary head, in positions
+load                               a trained run, for analysis
 """
 
 from posjax import schemes, tasks

@@ -4,6 +4,7 @@ A step counts only when Orbax committed it and every array still has the digest 
 Orbax survives being killed, but neither notices flipped bits in array data nor a half-deleted step.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -41,15 +42,22 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._orbax.close()
+            # Everything has been waited for: what close() raises, wait() has told already.
+            with contextlib.suppress(Exception):
+                self._orbax.close()
 
     def save(self, step: int, tree: Any) -> None:
         """Saves in the background; returns once the arrays are copied."""
         self.wait()
-        digests = {name: _digest(leaf) for name, leaf in _named(tree).items()}
-        self._pending = (step, self._orbax.save_checkpointables_async(
-            step, {_ITEM: tree}, custom_metadata={_DIGESTS: digests}, force=True, overwrite=True
-        ))  # fmt: skip
+        tree = jax.tree.map(np.asarray, tree)  # Orbax takes no numpy scalars
+        metadata = {_DIGESTS: {name: _digest(leaf) for name, leaf in _named(tree).items()}}
+        try:
+            response = self._orbax.save_checkpointables_async(
+                step, {_ITEM: tree}, custom_metadata=metadata, force=True, overwrite=True
+            )
+        except Exception as error:
+            raise self._failed(step, error) from error
+        self._pending = (step, response)
 
     def wait(self) -> None:
         """Returns when the last save is on disk; raises CheckpointError if it did not get there."""
@@ -59,9 +67,15 @@ class Checkpoints:
         try:
             saved = response.result()
         except Exception as error:
-            raise CheckpointError(f'checkpoint {step} in {self.folder} failed: {error}') from error
+            raise self._failed(step, error) from error
         if saved is False:
-            raise CheckpointError(f'checkpoint {step} in {self.folder} was not saved')
+            raise self._failed(step, 'Orbax declined')
+
+    def _failed(self, step, error):
+        return CheckpointError(
+            f'checkpoint {step} in {self.folder} was not saved: {_first_line(error)}; earlier ones '
+            'are untouched'
+        )
 
     def load(self, abstract: Any) -> tuple[int, Any] | None:
         """The newest step that verifies, and its tree; None where there is no checkpoint at all.

@@ -12,11 +12,12 @@ from ml_collections import ConfigDict
 
 import posjax.schemes  # noqa: F401  (fills the registry)
 import posjax.tasks  # noqa: F401
-from posjax import interventions, scheme
+from posjax.interventions import parse as parse_intervention
 from posjax.model import Model
 from posjax.run import DECAYABLE, Optim, Run
 from posjax.scheme import chain
-from posjax.tasks import task
+from posjax.scheme import parse as parse_scheme
+from posjax.tasks.task import parse as parse_task
 from posjax.text import coerce, suggest
 
 # Fields that a workdir's runs do not depend on: they may differ when a command is run again.
@@ -44,7 +45,9 @@ def default() -> ConfigDict:
     c.model.mlp = 4  # hidden width of the MLP, as a multiple of width
     c.model.causal = True  # a token sees itself and earlier ones only
     c.model.dtype = 'float32'  # of activations: 'float32' or 'bfloat16'; parameters are float32
-    c.model.precision = 'highest'  # of float32 products on TPU and GPU: 'default', 'high', 'highest'
+    c.model.precision = (
+        'highest'  # of float32 products on TPU and GPU: 'default', 'high', 'highest'
+    )
     c.model.block = 0  # queries attended to at a time, to bound memory; 0 takes all at once
 
     c.train = ConfigDict()
@@ -110,14 +113,25 @@ def runs(config: ConfigDict, fit: bool = True) -> list[Run]:
 
 def points(config: ConfigDict) -> list[dict[str, Any]]:
     """Combinations of what is swept, as {dotted field: value}, in order; [{}] for a single one."""
-    swept = {name: values for name, values in flatten(config.sweep).items() if values}
+    swept = {name: values for name, values in _alternatives(config).items() if values}
     return [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
 
 
 def swept(config: ConfigDict) -> list[str]:
     """Dotted names of swept fields that a result needs beside task, scheme, length and seed."""
     named = ('task', 'scheme', 'train.length')
-    return [name for name, v in flatten(config.sweep).items() if v and name not in named]
+    return [name for name, v in _alternatives(config).items() if v and name not in named]
+
+
+def _alternatives(config) -> dict[str, tuple]:
+    """What is swept, outermost first: ConfigDict itself sorts by name."""
+    order = list(_SWEPT)
+    found = flatten(config.sweep)
+
+    def place(name):
+        return next(i for i, s in enumerate(order) if name == s or name.startswith(s + '.'))
+
+    return {name: found[name] for name in sorted(found, key=place)}
 
 
 def check(config: ConfigDict) -> None:
@@ -145,6 +159,9 @@ def check(config: ConfigDict) -> None:
     for name in positive:
         if given[name] < 1:
             raise ConfigError(f'config.{name}={given[name]} should be at least 1')
+    for name in ('eval.lengths', 'eval.interventions'):
+        if not given[name]:
+            raise ConfigError(f'config.{name} is empty; name at least one')
     if given['mesh.devices'] < 0:
         raise ConfigError(f'config.mesh.devices={given["mesh.devices"]} should be 0 (all) or more')
     if given['mesh.batching'] not in ('auto', 'vmap', 'map'):
@@ -161,11 +178,13 @@ def _run(config, point, seed, fit) -> Run:
     """One run, checked against its lengths and interventions."""
     values = flatten(config) | point
     part = {
-        group: {k.removeprefix(group + '.'): v for k, v in values.items() if k.startswith(group + '.')}
+        group: {
+            k.removeprefix(group + '.'): v for k, v in values.items() if k.startswith(group + '.')
+        }
         for group in ('model', 'train', 'optim')
     }
     try:
-        task_, scheme_ = task.parse(values['task']), scheme.parse(values['scheme'])
+        task_, scheme_ = parse_task(values['task']), parse_scheme(values['scheme'])
         model = Model(tokens=task_.tokens, classes=task_.classes, **part['model'])
         optim = {
             name: tuple(v) if isinstance(v, list) else float(v) if isinstance(v, int)
@@ -178,7 +197,7 @@ def _run(config, point, seed, fit) -> Run:
         for length in (run.length, *(config.eval.lengths if fit else ())):
             check_length(run, length)
         for words in config.eval.interventions:
-            chain(interventions.parse(words)(run.scheme, run.length, run.length))
+            chain(parse_intervention(words)(run.scheme, run.length, run.length))
     except ConfigError:
         raise
     except ValueError as error:

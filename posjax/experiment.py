@@ -1,6 +1,6 @@
 """An experiment from config to pictures, and its evaluation again from the folder it left.
 
-    config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tables -> pictures
+config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tables -> pictures
 """
 
 import json

@@ -63,7 +63,7 @@ class Cache(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Logits (B, T, C) in float32; attention weights (L, B, H, T, S) and the cache, if asked for."""
+    """Logits (B, T, C) in float32; attention weights (L, B, H, T, S) and cache, if asked for."""
 
     logits_BTC: jax.Array
     weights_LBHTS: jax.Array | None
@@ -74,7 +74,9 @@ def init(model: Model, scheme: Scheme, key: jax.Array) -> Params:
     """Fresh parameters: linear layers U(+-1/sqrt(fan_in)), embeddings N(0, 1), as in PyTorch."""
     net_key, scheme_key = jax.random.split(key)
     # Only shapes matter here, and NoPE's hooks ask for no parameters.
-    variables = _Net(model).init(net_key, *_inputs(model, jnp.zeros((1, 2), jnp.int32)), Chain(), {})
+    variables = _Net(model).init(
+        net_key, *_inputs(model, jnp.zeros((1, 2), jnp.int32)), Chain(), {}
+    )
     return {
         'net': variables['params'],
         'scheme': as_chain(scheme).init(scheme_key, model.dims),
@@ -129,7 +131,7 @@ def empty_cache(model: Model, batch: int, max_length: int) -> Cache:
 
 
 def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, length=None, cache=None):
-    """Tokens, the context of the first layer, which keys are real, and the cache with the tokens."""
+    """Tokens, the first layer's context, which keys are real, and the cache with the tokens."""
     batch, queries = tokens_BT.shape
     keys_BS, valid_BS, start = tokens_BT, valid_BT, 0
     if cache is not None:

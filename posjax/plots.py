@@ -34,7 +34,9 @@ def length_figure(rows: Sequence[Row]) -> plt.Figure:
     style = _styles(rows)
     panels = group_by(rows, lambda r: (r['task'], r['train_length'], r['intervention']))
     figure, axes = _panels(len(panels), columns=len({key[2] for key in panels}))
-    for axis, ((task, train_length, intervention), of_panel) in zip(axes, panels.items(), strict=True):
+    for axis, ((task, train_length, intervention), of_panel) in zip(
+        axes, panels.items(), strict=True
+    ):
         _lines(axis, of_panel, 'length', 'value', style)
         _baseline(axis, of_panel, 'length')
         lengths = sorted({r['length'] for r in of_panel})
@@ -50,7 +52,8 @@ def position_figure(rows: Sequence[Row]) -> plt.Figure:
     """Accuracy against position at the longest length, as trained: a panel a task."""
     rows = [r for r in rows if r['intervention'] == 'none'] or list(rows)
     longest = {
-        task: max(r['length'] for r in of) for task, of in group_by(rows, lambda r: r['task']).items()
+        task: max(r['length'] for r in of)
+        for task, of in group_by(rows, lambda r: r['task']).items()
     }
     rows = [r for r in rows if r['length'] == longest[r['task']]]
     style = _styles(rows)
@@ -59,7 +62,13 @@ def position_figure(rows: Sequence[Row]) -> plt.Figure:
     for axis, ((task, train_length), of_panel) in zip(axes, panels.items(), strict=True):
         _lines(axis, of_panel, 'position', 'accuracy', style, seeds=False)
         _baseline(axis, of_panel, 'position')
-        _finish(axis, train_length, f'position in a sequence of {longest[task]} tokens', 'accuracy', task)
+        _finish(
+            axis,
+            train_length,
+            f'position in a sequence of {longest[task]} tokens',
+            'accuracy',
+            task,
+        )
     return _legend(figure, style)
 
 
@@ -99,20 +108,31 @@ def _lines(axis, rows, x, y, style, seeds=True):
             for of_seed in by_seed.values():
                 axis.plot([r[x] for r in of_seed], [r[y] for r in of_seed], line, color=colour,
                           alpha=0.3, linewidth=0.8)  # fmt: skip
-        means = {at: np.mean([r[y] for r in of]) for at, of in group_by(of_label, lambda r: r[x]).items()}
+        means = {
+            at: np.mean([r[y] for r in of]) for at, of in group_by(of_label, lambda r: r[x]).items()
+        }
         axis.plot(list(means), list(means.values()), line, color=colour, linewidth=2,
                   marker='o' if len(means) < 12 else None, markersize=4)  # fmt: skip
 
 
 def _baseline(axis, rows, x):
     base = {r[x]: r['baseline'] for r in rows}
-    axis.plot(list(base), list(base.values()), color='#666666', linewidth=1.2, linestyle=(0, (1, 1)))
+    axis.plot(
+        list(base), list(base.values()), color='#666666', linewidth=1.2, linestyle=(0, (1, 1))
+    )
 
 
 def _finish(axis, train_length, xlabel, ylabel, title):
     axis.axvline(train_length, color='#444444', linewidth=1, linestyle='--')
-    axis.annotate('training length', (train_length, 0.02), xytext=(4, 0), fontsize=8, color='#444444',
-                  xycoords=('data', 'axes fraction'), textcoords='offset points')  # fmt: skip
+    axis.annotate(
+        'training length',
+        (train_length, 0.02),
+        xytext=(4, 0),
+        fontsize=8,
+        color='#444444',
+        xycoords=('data', 'axes fraction'),
+        textcoords='offset points',
+    )
     axis.set(title=title, xlabel=xlabel, ylabel=ylabel, ylim=(-0.02, 1.02))
     axis.grid(alpha=0.25)
 

@@ -4,32 +4,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posjax import interventions, scheme
+from posjax.interventions import parse as parse_intervention
 from posjax.results import Row, group_by, label
-from posjax.tasks import task
+from posjax.scheme import parse as parse_scheme
+from posjax.tasks.task import parse as parse_task
 
 # A cell agrees when our mean over seeds is this close to the range of the reference's seeds.
 TOLERANCE = 0.03
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A table a task: mean accuracy over seeds, and the range, per scheme and column."""
+    """A table for each task, training length and intervention: accuracy per scheme and length."""
     parts = []
-    for (name, train_length), of_task in group_by(
-        rows, lambda r: (r['task'], r['train_length'])
+    for (name, train_length, intervention), here in group_by(
+        rows, lambda r: (r['task'], r['train_length'], r['intervention'])
     ).items():
-        columns = group_by(of_task, lambda r: (r['length'], r['intervention'], r['region']))
-        order = sorted(columns, key=lambda c: (c[1] != 'none', c[1], c[0], c[2]))
-        table = [['scheme', *(_column(c) for c in order)]]
-        base = {c: columns[c][0]['baseline'] for c in order}
-        table.append(['best constant answer', *(f'{base[c]:.3f}' for c in order)])
-        for scheme_, of_scheme in group_by(of_task, label).items():
-            cells = group_by(of_scheme, lambda r: (r['length'], r['intervention'], r['region']))
-            shown = [_cell([r['value'] for r in cells[c]]) if c in cells else '–' for c in order]
-            table.append([scheme_, *shown])
-        seeds = len({r['seed'] for r in of_task})
-        parts.append(f'{name}, trained at length {train_length}: accuracy, mean over {seeds} seed'
-                     f'{"s" if seeds > 1 else ""} (range)\n{aligned(table)}')  # fmt: skip
+        columns = sorted(group_by(here, _column))
+        base = {_column(r): r['baseline'] for r in here}
+        table = [['scheme', *(f'{n} {region}'.removesuffix(' all') for n, region in columns)],
+                 ['best constant answer', *(f'{base[c]:.3f}' for c in columns)]]  # fmt: skip
+        for scheme, of_scheme in group_by(here, label).items():
+            cells = group_by(of_scheme, _column)
+            table.append([scheme, *(_spread(cells[c]) if c in cells else '–' for c in columns)])
+        seeds = len({r['seed'] for r in here})
+        under = '' if intervention == 'none' else f', under {intervention}'
+        spread = f'mean of {seeds} seeds ± half their range' if seeds > 1 else '1 seed'
+        title = f'{name}, trained at length {train_length}{under}: accuracy at length, {spread}'
+        parts.append(f'{title}\n{aligned(table)}')
     return '\n\n'.join(parts)
 
 
@@ -73,16 +74,18 @@ def compare(rows: Sequence[Row], references: Sequence[Sequence[Row]]) -> tuple[s
 def aligned(table: Sequence[Sequence[str]]) -> str:
     """Columns of text, padded to equal width."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ['  '.join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table]
+    lines = [
+        '  '.join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table
+    ]
     return '\n'.join([lines[0], '  '.join('-' * w for w in widths), *lines[1:]])
 
 
 def _cell_key(row):
     return (
-        _canonical(task.parse, row['task']),
-        _canonical(scheme.parse, row['scheme']),
+        _canonical(parse_task, row['task']),
+        _canonical(parse_scheme, row['scheme']),
         row['length'],
-        _canonical(interventions.parse, row['intervention']),
+        _canonical(parse_intervention, row['intervention']),
         row['region'],
         row['metric'],
     )
@@ -99,13 +102,15 @@ def _canonical(parse, words):
         return words
 
 
-def _column(c):
-    length, intervention, region = c
-    return str(length) + (' past' if region == 'past' else '') + (
-        f' {intervention}' if intervention != 'none' else ''
-    )  # fmt: skip
+def _column(row):
+    return row['length'], row['region']
+
+
+def _spread(rows):
+    values = [row['value'] for row in rows]
+    half = (max(values) - min(values)) / 2
+    return f'{np.mean(values):.3f}' + (f' ±{half:.3f}' if len(values) > 1 else '')
 
 
 def _cell(values):
-    mean, low, high = np.mean(values), min(values), max(values)
-    return f'{mean:.3f}' + (f' ({low:.3f}–{high:.3f})' if len(values) > 1 else '')
+    return f'{np.mean(values):.3f} ({min(values):.3f}–{max(values):.3f})'

@@ -6,8 +6,8 @@ Columns of results.csv, with one more for every other field that a sweep varies:
 
 `region` is `all`, or `past`: only positions beyond the training length. (An average over all
 positions hides a failure there: a causal model computes the first part of a sequence exactly as in
-training.) `baseline` is what the best constant answer scores on the same positions, `count` how many
-answers the figure rests on.
+training.) `baseline` is what the best constant answer scores on the same positions, `count` how
+many answers the figure rests on.
 """
 
 import csv
@@ -53,9 +53,9 @@ def rows_of(
             rows.append(here | {'region': region, 'metric': 'accuracy', 'value': value,
                                 'baseline': baselines[region], 'count': count} | extra)  # fmt: skip
         for t in np.flatnonzero(counts.scored_T):
-            accuracy = float(right_T[t]) / int(counts.scored_T[t])
-            position_rows.append(here | {'position': int(t), 'accuracy': accuracy, 'baseline':
-                                 by_position[t], 'count': int(counts.scored_T[t])} | extra)  # fmt: skip
+            count = int(counts.scored_T[t])
+            figures = {'accuracy': float(right_T[t]) / count, 'baseline': by_position[t]}
+            position_rows.append(here | {'position': int(t)} | figures | {'count': count} | extra)
     return rows, position_rows
 
 
@@ -85,7 +85,9 @@ def read(path: Path, needed: Iterable[str] = COLUMNS[:9]) -> list[Row]:
                                  + ', '.join(needed))  # fmt: skip
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f'cannot read {path}: {getattr(error, "strerror", None) or error}') from None
+        raise ValueError(
+            f'cannot read {path}: {getattr(error, "strerror", None) or error}'
+        ) from None
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
             raise ValueError(f'{path}, line {number}: {len(reader.fieldnames)} fields expected')

@@ -111,7 +111,7 @@ class Scheme(Spec):
         return None
 
     def scores(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
-        """Scores (B, H, Q, S) in float32: q.k / sqrt(K) + bias. Override what is no sum of these."""
+        """Scores (B, H, Q, S) in float32: q.k / sqrt(K) + bias; to override where it is no sum."""
         s_BHQS = dot_scores(q_BQHK, k_BSHK, ctx)
         b_BHQS = self.bias(params, q_BQHK, k_BSHK, ctx)
         return s_BHQS if b_BHQS is None else s_BHQS + b_BHQS

@@ -6,8 +6,8 @@ Schemes, tasks and interventions are all of this kind. Two rules give the whole 
 
   * Fields annotated `float`, `tuple[float, ...]`, or with another such class are *data*: leaves of
     the pytree. They can be traced, stacked along a run axis, differentiated.
-  * Every other field (int, bool, str, Literal, tuple[int, ...]) is *structure*: it takes part in the
-    treedef, so two values with equal structure share one compiled program.
+  * Every other field (int, bool, str, Literal, tuple[int, ...]) is *structure*: it takes part in
+    the treedef, so two values with equal structure share one compiled program.
 
 JAX rebuilds these dataclasses with tracers inside, so values are never validated in
 `__post_init__`: a class has a `check()` that parsing (text.py) and configs call.

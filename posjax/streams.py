@@ -3,9 +3,9 @@
 import jax
 
 # Append only: the place in this list is part of every published result.
-_PURPOSES = ('init', 'data', 'positions', 'eval_data', 'eval_positions')
+PURPOSES = ('init', 'data', 'positions', 'eval_data', 'eval_positions')
 
 
 def stream(seed, purpose: str) -> jax.Array:
     """The key of a purpose under a seed (an int or a traced one); fold steps or lengths into it."""
-    return jax.random.fold_in(jax.random.key(seed), _PURPOSES.index(purpose))
+    return jax.random.fold_in(jax.random.key(seed), PURPOSES.index(purpose))

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from posjax import evaluation, training
 from posjax.run import Run
-from posjax.scheme import Scheme
+from posjax.scheme import Scheme, as_chain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +41,8 @@ def group(runs: Sequence[Run]) -> list[Group]:
 
 def _slug(run: Run) -> str:
     """Names of task and scheme without their arguments, fit for a folder."""
-    words = re.sub(r'\([^|]*\)', '', f'{run.task.text}-{run.scheme.text}')
-    return re.sub(r'[^A-Za-z0-9]+', '-', words).strip('-')[:60]
+    names = [run.task.name(), *(part.name() for part in as_chain(run.scheme).parts)]
+    return re.sub(r'[^A-Za-z0-9_]+', '-', '-'.join(names))[:60]
 
 
 def stack(trees: Sequence) -> object:
@@ -82,7 +82,9 @@ class Machine:
         self.count = devices or len(found)
         if batching == 'auto':
             batching = 'map' if found[0].platform == 'cpu' else 'vmap'
-        mesh = jax.make_mesh((self.count,), ('runs',), (AxisType.Auto,), devices=found[: self.count])
+        mesh = jax.make_mesh(
+            (self.count,), ('runs',), (AxisType.Auto,), devices=found[: self.count]
+        )
         self._by_run = NamedSharding(mesh, PartitionSpec('runs'))
         self._programs = Programs(mesh, _BATCHING[batching])
 
@@ -134,8 +136,8 @@ _BATCHING = {
 class Programs:
     """What is compiled: functions of one run, over the runs of a device, over the devices.
 
-    Each compiles once per structure of its arguments. `shard_map` keeps devices from talking to each
-    other: runs have nothing to say to one another.
+    Each compiles once per structure of its arguments. `shard_map` keeps devices from talking to
+    each other: runs have nothing to say to one another.
     """
 
     def __init__(self, mesh: jax.sharding.Mesh, each):

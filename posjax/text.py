@@ -1,4 +1,4 @@
-"""From a text to a value: `rope(theta=5e5)|logn(train_length=32)`, read with `ast`, never executed."""
+"""From a text to a value: `rope(theta=5e5)|logn(train_length=32)`, read and never executed."""
 
 import ast
 import dataclasses

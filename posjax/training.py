@@ -87,12 +87,14 @@ def chunk(run: Run, state: State, steps: jax.Array, size: int) -> tuple[State, M
 def loss_and_accuracy(logits_BTC, answers_BT):
     """Mean over scored positions (of all sequences together) of cross-entropy, and of hits."""
     scored_BT = answers_BT != UNSCORED
-    count = jnp.maximum(scored_BT.sum(), 1)
+    count = jnp.maximum(scored_BT.sum(), 1).astype(jnp.float32)
     losses_BT = optax.softmax_cross_entropy_with_integer_labels(
         logits_BTC, jnp.where(scored_BT, answers_BT, 0)
     )
     hits_BT = (logits_BTC.argmax(axis=-1) == answers_BT) & scored_BT
-    return jnp.where(scored_BT, losses_BT, 0).sum() / count, hits_BT.sum() / count
+    return jnp.where(scored_BT, losses_BT, 0).sum() / count, hits_BT.astype(
+        jnp.float32
+    ).sum() / count
 
 
 def _optimizer(run: Run) -> optax.GradientTransformation:

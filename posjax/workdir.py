@@ -1,14 +1,14 @@
 """The folder of one experiment: what is in it, and how it gets there whole.
 
-    config.json            everything an evaluation needs; data, never executed
-    results.csv            accuracy by length, intervention and region (see results.py)
-    positions.csv          accuracy by position
-    figures/*.png
-    groups/<name>/         runs that were trained as one program:
-        metrics.jsonl      training metrics, one line per run and `train.log_every` steps
-        checkpoints/       Orbax
-        results.csv, positions.csv, evaluated.json
-    eval/                  what eval.py writes
+config.json            everything an evaluation needs; data, never executed
+results.csv            accuracy by length, intervention and region (see results.py)
+positions.csv          accuracy by position
+figures/*.png
+groups/<name>/         runs that were trained as one program:
+    metrics.jsonl      training metrics, one line per run and `train.log_every` steps
+    checkpoints/       Orbax
+    results.csv, positions.csv, evaluated.json
+eval/                  what eval.py writes
 """
 
 import contextlib

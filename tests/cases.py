@@ -26,7 +26,9 @@ def tokens(batch=3, length=LENGTH, seed=1):
 
 def logits(text, length=LENGTH, model=MODEL, **kwargs):
     scheme = parse(text)
-    return model_lib.apply(model, random_params(scheme), tokens(length=length), scheme, **kwargs).logits_BTC
+    return model_lib.apply(
+        model, random_params(scheme), tokens(length=length), scheme, **kwargs
+    ).logits_BTC
 
 
 def context(q_pos, k_pos=None, length=None, head_dim=8) -> Context:

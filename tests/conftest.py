@@ -1,7 +1,15 @@
-"""Two CPU devices, so that the run axis is really split; and no silent broadcasting of ranks."""
+"""Two CPU devices, so that the run axis is really split; no silent promotion of ranks or dtypes."""
 
 import jax
+import pytest
 
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
-jax.config.update('jax_numpy_dtype_promotion', 'strict')
+
+
+@pytest.fixture(autouse=True)
+def explicit_dtypes(request):
+    """Strict, but where a test file says that optax runs: its own arithmetic promotes."""
+    mode = 'standard' if getattr(request.module, 'OPTAX_RUNS', False) else 'strict'
+    with jax.numpy_dtype_promotion(mode):
+        yield

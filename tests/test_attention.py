@@ -85,7 +85,9 @@ def test_a_whole_score_and_a_bias_add():
     ctx = context(range(3), head_dim=4)
     bias = parse('alibi').bias({}, q, q, ctx)
     expected = 2 * NOPE.scores({}, q, q, ctx) + bias
-    np.testing.assert_allclose((twice() | parse('alibi')).scores({}, q, q, ctx), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        (twice() | parse('alibi')).scores({}, q, q, ctx), expected, atol=1e-6
+    )
 
 
 def test_blockwise_memory_does_not_grow_with_the_square_of_the_length():

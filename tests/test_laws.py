@@ -1,7 +1,7 @@
 """Laws that every scheme obeys, over the whole registry, with random parameters.
 
-They are tried on the texts in EXAMPLES of each scheme's own file, tests/schemes/test_<name>.py. OTHER
-= {field: [values]} there names legal values of a field whose type alone does not tell one.
+They are tried on the texts in EXAMPLES of each scheme's own file, tests/schemes/test_<name>.py.
+OTHER = {field: [values]} there names legal values of a field whose type alone does not tell one.
 """
 
 import dataclasses
@@ -293,7 +293,9 @@ def test_numbers_can_be_a_vmap_axis_and_differentiated(text):
 
 
 def test_a_chain_names_its_parts_once_each():
-    params = parse('learned(max_length=4)|learned(max_length=4)').init(jax.random.key(0), MODEL.dims)
+    params = parse('learned(max_length=4)|learned(max_length=4)').init(
+        jax.random.key(0), MODEL.dims
+    )
     assert params.keys() == {'learned', 'learned_2'}
     assert np.abs(params['learned']['table'] - params['learned_2']['table']).max() > 0.1
     assert isinstance(parse('rope|alibi'), Chain)

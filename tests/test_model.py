@@ -1,6 +1,7 @@
 """The network itself, without positions."""
 
 import dataclasses
+from math import erf
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,6 @@ NOPE = parse('none')
 
 def reference64(params, toks, m):
     """The same network in float64 numpy, written from its description: pre-norm, no final norm."""
-    from math import erf
-
     net = jax.tree.map(lambda x: np.asarray(x, np.float64), params['net'])
 
     def linear(p, x):
@@ -26,7 +25,9 @@ def reference64(params, toks, m):
 
     def norm(p, x):
         centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p['scale'] + p['bias']
+        return (
+            centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * p['scale'] + p['bias']
+        )
 
     def gelu(x):
         return 0.5 * x * (1 + np.vectorize(erf)(x / np.sqrt(2)))

@@ -6,7 +6,10 @@ import pytest
 
 from posjax.tasks.task import UNSCORED, Task, baseline, parse
 
-EXAMPLES = {'lag': ['lag', 'lag(k=1, vocab=5)', 'lag(k=6)'], 'seen': ['seen(vocab=96)', 'seen(vocab=7)']}
+EXAMPLES = {
+    'lag': ['lag', 'lag(k=1, vocab=5)', 'lag(k=6)'],
+    'seen': ['seen(vocab=96)', 'seen(vocab=7)'],
+}
 TEXTS = [text for texts in EXAMPLES.values() for text in texts]
 
 
@@ -22,7 +25,7 @@ SOLVERS = {'lag': solve_lag, 'seen': solve_seen}
 
 
 def test_every_task_has_a_slow_solver_and_a_docstring_with_an_example():
-    assert SOLVERS.keys() == EXAMPLES.keys() == Task.registry.keys()
+    assert Task.registry.keys() == SOLVERS.keys() == EXAMPLES.keys()
     for cls in Task.registry.values():
         assert 'tokens' in cls.__doc__ and 'answers' in cls.__doc__
 
@@ -33,7 +36,7 @@ def test_answers_agree_with_the_slow_solver(text):
     tokens, answers = task.sample(jax.random.key(0), 20, 33)
     assert tokens.shape == answers.shape == (20, 33)
     assert tokens.dtype == answers.dtype == np.int32
-    assert 0 <= tokens.min() and tokens.max() == task.tokens - 1
+    assert tokens.min() >= 0 and tokens.max() == task.tokens - 1
     for row, expected in zip(np.asarray(tokens), np.asarray(answers), strict=True):
         assert SOLVERS[task.name()](task, row) == list(expected)
 

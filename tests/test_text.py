@@ -89,7 +89,9 @@ def test_round_trip_is_exact(theta, pairing, slopes):
 
 
 def test_a_name_is_registered_once():
-    with pytest.raises(ValueError, match=r"scheme 'rope' is registered twice: in posjax.schemes.rope"):
+    with pytest.raises(
+        ValueError, match=r"scheme 'rope' is registered twice: in posjax.schemes.rope"
+    ):
 
         @scheme
         class rope(Scheme):

@@ -1,8 +1,8 @@
 """Every scheme, one file each; a file placed in this folder is found by itself.
 
-    from posjax.schemes import rope                the class (its name is its name in texts)
-    from posjax.schemes.rope import rotate         the pure functions beside it
-    python -m posjax.schemes                       the table of all of them
+from posjax.schemes import rope                the class (its name is its name in texts)
+from posjax.schemes.rope import rotate         the pure functions beside it
+python -m posjax.schemes                       the table of all of them
 """
 
 import importlib

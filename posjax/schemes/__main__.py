@@ -1,4 +1,4 @@
-"""`python -m posjax.schemes`: the taxonomy; `python -m posjax.schemes rope`: one scheme explained."""
+"""`python -m posjax.schemes` prints the taxonomy; with a name, explains that scheme."""
 
 import inspect
 import sys
@@ -13,6 +13,8 @@ if __name__ == '__main__':
     if unknown:
         sys.exit(f'unknown scheme {unknown[0]!r}{suggest(unknown[0], Scheme.registry)}')
     for name in names:
-        print(f'{name}\n\n{inspect.getdoc(Scheme.registry[name])}\n\n{Scheme.registry[name].paper}\n')
+        print(
+            f'{name}\n\n{inspect.getdoc(Scheme.registry[name])}\n\n{Scheme.registry[name].paper}\n'
+        )
     if not names:
         print(markdown())

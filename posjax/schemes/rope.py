@@ -15,7 +15,7 @@ def inv_freq(theta, dim: int):
 
 
 def angles(pos, inv_freq_F):
-    """Position numbers of any shape times frequencies, (..., F), in float32 whatever `pos` is in."""
+    """Position numbers of any shape times frequencies, (..., F), in float32 whatever `pos` is."""
     return pos.astype(jnp.float32)[..., None] * inv_freq_F.reshape((1,) * pos.ndim + (-1,))
 
 

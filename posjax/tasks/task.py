@@ -50,6 +50,6 @@ def parse(words: str) -> Task:
 
 
 def baseline(task: Task, length: int, start: int = 0, stop: int | None = None) -> float:
-    """Accuracy of the best constant answer on positions start:stop of `length`; NaN if none counts."""
+    """Accuracy of the best constant answer on positions start:stop; NaN if none is scored."""
     answers = task.answers(length)[start:stop].sum(axis=0)
     return float(answers.max() / answers.sum()) if answers.sum() > 0 else float('nan')

@@ -15,7 +15,8 @@ EXAMPLES = ['learned(max_length=40)']
 def test_golden():
     x = np.random.default_rng(0).normal(size=(1, 3, 4))
     rows = np.random.default_rng(1).normal(size=(6, 4))
-    got = parse('learned(max_length=6)').embed({'table': jnp.float32(rows)}, jnp.float32(x), context([5, 0, 2]))
+    params = {'table': jnp.float32(rows)}
+    got = parse('learned(max_length=6)').embed(params, jnp.float32(x), context([5, 0, 2]))
     np.testing.assert_allclose(got, x + rows[[5, 0, 2]], atol=1e-6)
 
 
@@ -34,8 +35,8 @@ def test_a_missing_row_is_an_error_before_anything_runs():
 
 @pytest.mark.parametrize('position', [4, 7, -1])
 def test_a_missing_row_that_slips_through_is_nan_and_never_another_row(position):
-    rows = jnp.ones((4, 2))
-    got = parse('learned(max_length=4)').embed({'table': rows}, jnp.zeros((1, 1, 2)), context([position]))
+    params, x = {'table': jnp.ones((4, 2))}, jnp.zeros((1, 1, 2))
+    got = parse('learned(max_length=4)').embed(params, x, context([position]))
     assert np.isnan(got).all()
 
 

@@ -1,0 +1,66 @@
+"""Accuracy per position: on which sequences, and what a broken model scores."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posjax import evaluation, model, training
+from posjax.scheme import parse
+from posjax.streams import stream
+from tests.test_training import make, poisoned
+
+RUN = make('rope', task='lag(k=2, vocab=4)')
+PARAMS = training.init(RUN).params
+
+
+@functools.partial(jax.jit, static_argnames=('length', 'sequences', 'batch'))
+def counts(run, params, schemes, length, sequences, batch):
+    return evaluation.counts(run, params, schemes, length, sequences, batch)
+
+
+def test_against_counting_one_by_one():
+    got = counts(RUN, PARAMS, (RUN.scheme, parse('none')), 9, 10, 4)
+    key = jax.random.fold_in(stream(RUN.seed, 'eval_data'), 9)
+    for row, scheme in enumerate((RUN.scheme, parse('none'))):
+        right = np.zeros(9)
+        for i in range(10):
+            tokens, answers = RUN.task.sample(jax.random.fold_in(key, i), 1, 9)
+            logits = model.apply(RUN.model, PARAMS, tokens, scheme).logits_BTC
+            right += np.asarray(logits.argmax(-1) == answers)[0]
+        np.testing.assert_array_equal(got.right_NT[row], right)
+    np.testing.assert_array_equal(got.scored_T, [0, 0] + [10] * 7)
+    assert np.abs(got.right_NT[0] - got.right_NT[1]).max() > 0
+
+
+@pytest.mark.parametrize('batch', [1, 3, 7, 64])
+def test_the_batch_changes_nothing(batch):
+    got = counts(RUN, PARAMS, (RUN.scheme,), 9, 10, batch)
+    expected = counts(RUN, PARAMS, (RUN.scheme,), 9, 10, 10)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_more_sequences_begin_with_the_same_ones():
+    few = counts(RUN, PARAMS, (RUN.scheme,), 9, 5, 5).right_NT
+    many = counts(RUN, PARAMS, (RUN.scheme,), 9, 10, 5).right_NT
+    assert (few <= many).all() and many.sum() > few.sum()
+
+
+def test_a_broken_model_scores_nan_and_not_the_frequency_of_class_zero():
+    broken = poisoned(RUN, training.init(RUN)).params
+    broken['net']['out']['bias'] = jnp.full_like(broken['net']['out']['bias'], jnp.nan)
+    got = counts(RUN, broken, (RUN.scheme,), 9, 10, 5).right_NT[0]
+    np.testing.assert_array_equal(got[:2], 0)  # not scored
+    assert np.isnan(got[2:]).all()
+
+
+def test_evaluation_sees_other_sequences_than_training():
+    trained = {
+        RUN.task.sample(jax.random.fold_in(stream(0, 'data'), step), 4, 6)[0].tobytes()
+        for step in range(50)
+    }
+    key = jax.random.fold_in(stream(0, 'eval_data'), 6)
+    for i in range(50):
+        assert RUN.task.sample(jax.random.fold_in(key, i), 4, 6)[0].tobytes() not in trained

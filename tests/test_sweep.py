@@ -1,0 +1,122 @@
+"""The run axis: grouping, a row against its run alone, and how often anything compiles."""
+
+import contextlib
+
+import jax
+import numpy as np
+import pytest
+
+from configs import blog
+from posjax import config as config_lib
+from posjax import sweep, training
+from posjax.sweep import Machine
+from tests.test_training import chunk, make, poisoned
+
+OPTAX_RUNS = True
+
+
+@contextlib.contextmanager
+def compiled():
+    """Counts programs that XLA compiles inside."""
+    count = []
+
+    def listen(event, _, **__):
+        if event == '/jax/core/compile/backend_compile_duration':
+            count.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield count
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def grid():
+    """Two numbers by two seeds and one more: five runs of one structure, on two devices."""
+    runs = [make(f'rope(theta={theta})|alibi(slopes=({theta}, 0.1))', seed)
+            for theta in (3.0, 50.0) for seed in (0, 1)]  # fmt: skip
+    (group,) = sweep.group(
+        [*runs, make('rope(theta=9.0)|alibi(slopes=(1, 2))', 7, learning_rate=0.01)]
+    )
+    return group
+
+
+def test_the_founding_table_is_ten_programs():
+    groups = sweep.group(config_lib.runs(blog.get_config()))
+    assert [len(g.runs) for g in groups] == [2, 2, 2, 4, 4] * 2
+    assert len({g.name for g in groups}) == 10
+    assert groups[0].name == '00-lag-none' and groups[9].name == '09-seen-alibi'
+
+
+def test_names_of_groups_are_safe_in_files():
+    names = [g.name for g in sweep.group([make('rope|alibi'), make('learned(max_length=9)')])]
+    assert names == ['00-lag-rope-alibi', '01-lag-learned']
+
+
+@pytest.mark.parametrize('batching', ['map', 'vmap'])
+@pytest.mark.parametrize('devices', [1, 2])
+def test_a_row_of_the_sweep_is_its_run_alone(batching, devices):
+    group, machine = grid(), Machine(devices, batching)
+    state, metrics = machine.chunk(group, machine.init(group), 20, 20)
+    state, metrics = machine.fetch(group, state), machine.fetch(group, metrics)
+    assert state.step.shape == (5,)
+    for row, run in enumerate(group.runs):
+        alone, log = chunk(run, training.init(run), 20)
+        np.testing.assert_allclose(metrics.loss[row], log.loss, atol=2e-5)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[row], b, atol=5e-4),
+                     state.params, alone.params)  # fmt: skip
+    assert np.ptp(metrics.loss[:, -1]) > 1e-3
+
+
+def test_neighbours_of_a_failed_run_are_untouched_to_the_bit():
+    group, machine = grid(), Machine()
+
+    def train(spoil):
+        state = machine.fetch(group, machine.init(group))
+        if spoil:
+            row = jax.tree.map(lambda x: x[1], state)
+            bad = jax.tree.map(np.asarray, poisoned(group.runs[1], row))
+            state = jax.tree.map(lambda x, y: np.stack([*x[:1], y, *x[2:]]), state, bad)
+        state, _ = machine.chunk(group, machine.place(group, state), 10, 20)
+        return machine.fetch(group, state)
+
+    clean, spoiled = train(False), train(True)
+    assert list(spoiled.failed) == [-1, 0, -1, -1, -1]
+    for row in (0, 2, 3, 4):
+        jax.tree.map(lambda a, b, r=row: np.testing.assert_array_equal(a[r], b[r]), spoiled, clean)
+
+
+def test_exact_compile_counts():
+    group, machine = grid(), Machine()
+    with compiled() as count:
+        state = machine.init(group)
+        assert len(count) == 1
+        for steps in (20, 20, 3):
+            state, _ = machine.chunk(group, state, steps, 20)
+        assert len(count) == 2
+        state = machine.place(group, machine.fetch(group, state))
+        state, _ = machine.chunk(group, state, 5, 20)
+        assert len(count) == 2, 'a restored state compiles again'
+        schemes = [[run.scheme] for run in group.runs]
+        for length in (6, 12, 6):
+            machine.evaluate(group, state.params, schemes, length, 8, 4)
+        assert len(count) == 4
+        # Other numbers, other seeds: the same programs.
+        (other,) = sweep.group(
+            [make(f'rope(theta=2.0)|alibi(slopes=({s}.5, 1))', s) for s in range(5)]
+        )
+        state, _ = machine.chunk(other, machine.init(other), 20, 20)
+        assert len(count) == 4
+
+
+def test_devices_do_not_talk():
+    group, machine = grid(), Machine(2)
+    runs, state = machine._stacked(group), machine.init(group)
+    text = machine._programs.chunk.lower(runs, state, np.int32(1), 20).compile().as_text()
+    for collective in ('all-reduce', 'all-gather', 'collective-permute', 'all-to-all'):
+        assert collective not in text
+
+
+def test_too_many_devices_are_refused():
+    with pytest.raises(ValueError, match=r'mesh.devices=64, but this machine has 2 \(cpu\)'):
+        Machine(64)
