@@ -16,26 +16,21 @@ def attend(
     k_BSHK: jax.Array,
     v_BSHK: jax.Array,
     ctx: Context,
-    causal: bool = True,
-    valid_BS: jax.Array | None = None,
     block: int = 0,
 ) -> tuple[jax.Array, jax.Array | None]:
     """softmax(scores) v, with everything positional done by the scheme's hooks.
 
     Args:
       q_BQHK, k_BSHK, v_BSHK: what the projections give, before any rotation.
-      ctx: positions of these queries and keys.
-      causal: a query sees keys up to its own place in the sequence (`ctx.q_index_Q`).
-      valid_BS: False at keys that are padding.
+      ctx: positions of these queries and keys, which of them are tokens, and causality.
       block: queries at a time; 0 does all at once and also returns the weights.
 
     Returns:
       The mixture (B, Q, H, K), and the weights (B, H, Q, S) in float32, or None by blocks. A query
       that may see no key gets zeros.
     """
-    q_BQHK, k_BSHK = scheme.qk(params, q_BQHK, k_BSHK, ctx)
     if not block or q_BQHK.shape[1] <= block:
-        return _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, causal, valid_BS)
+        return _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx)
 
     queries = q_BQHK.shape[1]
     blocks = -(-queries // block)
@@ -51,21 +46,21 @@ def attend(
     def one(part):
         q, q_pos, q_index = part
         part_ctx = ctx._replace(q_pos_BQ=q_pos, q_index_Q=q_index)
-        return _attend(scheme, params, q, k_BSHK, v_BSHK, part_ctx, causal, valid_BS)[0]
+        return _attend(scheme, params, q, k_BSHK, v_BSHK, part_ctx)[0]
 
     out = jax.lax.map(one, (split(q_BQHK, 1), split(ctx.q_pos_BQ, 1), split(ctx.q_index_Q, 0)))
     out_BQHK = jnp.moveaxis(out, 0, 1).reshape(out.shape[1], blocks * block, *out.shape[3:])
     return out_BQHK[:, :queries], None
 
 
-def _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, causal, valid_BS):
+def _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx):
     s_BHQS = scheme.scores(params, q_BQHK, k_BSHK, ctx)
     seen, can_be_empty = [], False
-    if causal:
+    if ctx.causal:
         # By place, not by position number: numbers may be random, coupled, or restart.
         seen.append((ctx.k_index_S[None, :] <= ctx.q_index_Q[:, None])[None, None])
-    if valid_BS is not None:
-        seen.append(valid_BS[:, None, None, :])
+    if ctx.valid_BS is not None:
+        seen.append(ctx.valid_BS[:, None, None, :])
         can_be_empty = True
     pattern = scheme.mask(ctx)
     if pattern is not None:

@@ -45,7 +45,7 @@ class Model:
 
     @property
     def dims(self) -> Dims:
-        return Dims(self.width, self.heads, self.width // self.heads, self.layers)
+        return Dims(self.width, self.heads, self.width // self.heads, self.layers, self.causal)
 
 
 class Cache(NamedTuple):
@@ -131,7 +131,7 @@ def empty_cache(model: Model, batch: int, max_length: int) -> Cache:
 
 
 def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, length=None, cache=None):
-    """Tokens, the first layer's context, which keys are real, and the cache with the tokens."""
+    """Tokens, the first layer's context, and the cache with these tokens in it."""
     batch, queries = tokens_BT.shape
     keys_BS, valid_BS, start = tokens_BT, valid_BT, 0
     if cache is not None:
@@ -157,15 +157,15 @@ def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, length=None,
     q_pos_BQ = jax.lax.dynamic_slice_in_dim(k_pos_BS, start, queries, axis=1)
     q_index_Q = start + jnp.arange(queries)
     scale = model.dims.head_dim**-0.5
-    ctx = Context(q_pos_BQ, k_pos_BS, q_index_Q, k_index_S, length_B, 0, scale)
-    return tokens_BT, ctx, valid_BS, cache
+    ctx = Context(q_pos_BQ, k_pos_BS, q_index_Q, k_index_S, valid_BS, model.causal, length_B, 0, scale)
+    return tokens_BT, ctx, cache
 
 
 class _Net(nn.Module):
     model: Model
 
     @nn.compact
-    def __call__(self, tokens_BT, ctx, valid_BS, cache, scheme, scheme_params, weights=False):
+    def __call__(self, tokens_BT, ctx, cache, scheme, scheme_params, weights=False):
         m = self.model
         embed = nn.Embed(m.tokens, m.width, embedding_init=nn.initializers.normal(1.0),
                          dtype=m.dtype, name='embed')  # fmt: skip
@@ -176,7 +176,7 @@ class _Net(nn.Module):
             past = None if cache is None else (cache.k_LBSHK[layer], cache.v_LBSHK[layer],
                                                cache.count)  # fmt: skip
             x_BTD, w_BHTS, k_BSHK, v_BSHK = _Block(m, name=f'block_{layer}')(
-                x_BTD, ctx, valid_BS, past, scheme, scheme_params
+                x_BTD, ctx, past, scheme, scheme_params
             )
             kept.append(w_BHTS)
             keys.append(k_BSHK)
@@ -193,7 +193,7 @@ class _Block(nn.Module):
     model: Model
 
     @nn.compact
-    def __call__(self, x_BTD, ctx, valid_BS, past, scheme, scheme_params):
+    def __call__(self, x_BTD, ctx, past, scheme, scheme_params):
         m = self.model
         heads = (*x_BTD.shape[:-1], 3, m.heads, m.dims.head_dim)
         qkv = _Linear(m, 3 * m.width, name='qkv')(_norm(x_BTD, 'norm_1')).reshape(heads)
@@ -203,7 +203,7 @@ class _Block(nn.Module):
             k_BSHK = jax.lax.dynamic_update_slice(k_old, k_BSHK, (0, count, 0, 0))
             v_BSHK = jax.lax.dynamic_update_slice(v_old, v_BSHK, (0, count, 0, 0))
         mixed_BTHK, w_BHTS = attend(
-            scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx, m.causal, valid_BS, m.block
+            scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx, m.block
         )
         x_BTD = x_BTD + _Linear(m, m.width, name='proj')(mixed_BTHK.reshape(x_BTD.shape))
         hidden = nn.gelu(

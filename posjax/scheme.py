@@ -33,6 +33,7 @@ class Dims(NamedTuple):
     heads: int
     head_dim: int
     layers: int
+    causal: bool = True
 
 
 class Context(NamedTuple):
@@ -41,8 +42,10 @@ class Context(NamedTuple):
     Attributes:
       q_pos_BQ, k_pos_BS: position numbers of queries and keys (integers unless a scheme maps them
         to fractions). They say where a token *claims* to be.
-      q_index_Q, k_index_S: place in the sequence, from 0. They say which token came first, whatever
-        the numbers claim; causality goes by them.
+      q_index_Q, k_index_S: place in the sequence, from 0, rising. They say which token came first,
+        whatever the numbers claim; causality goes by them.
+      valid_BS: which keys are tokens and not padding; None where all are.
+      causal: whether a query sees keys only up to its own place.
       length_B: number of tokens in the whole sequence (B or 1 of them), also under cached decoding
         and in blocks. Data, never a shape.
       layer: which layer is asking, from 0 (a Python int).
@@ -53,6 +56,8 @@ class Context(NamedTuple):
     k_pos_BS: jax.Array
     q_index_Q: jax.Array
     k_index_S: jax.Array
+    valid_BS: jax.Array | None
+    causal: bool
     length_B: jax.Array
     layer: int
     scale: float
@@ -99,7 +104,10 @@ class Scheme(Spec):
         return q_BQHK, k_BSHK
 
     def bias(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
-        """What is added to the scaled scores: float32 (B|1, H|1, Q, S), or None."""
+        """What is added to the scaled scores: float32 (B|1, H|1, Q, S), or None.
+
+        Queries and keys are as projected: no scheme's `qk` has touched them.
+        """
         return None
 
     def mask(self, ctx: Context):
@@ -111,8 +119,8 @@ class Scheme(Spec):
         return None
 
     def scores(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
-        """Scores (B, H, Q, S) in float32: q.k / sqrt(K) + bias; to override where it is no sum."""
-        s_BHQS = dot_scores(q_BQHK, k_BSHK, ctx)
+        """Scores (B, H, Q, S) in float32: qk's q.k / sqrt(K), plus bias; to override if no sum."""
+        s_BHQS = dot_scores(*self.qk(params, q_BQHK, k_BSHK, ctx), ctx)
         b_BHQS = self.bias(params, q_BQHK, k_BSHK, ctx)
         return s_BHQS if b_BHQS is None else s_BHQS + b_BHQS
 
@@ -237,7 +245,9 @@ class Chain(Scheme):
         ((name, owner),) = owners.items()
         others = [p.bias(params.get(n, {}), q_BQHK, k_BSHK, ctx)
                   for n, p in self._keyed() if n != name]  # fmt: skip
-        s_BHQS = owner.scores(params.get(name, {}), q_BQHK, k_BSHK, ctx)
+        # The owner multiplies what the others' qk made of queries and keys; biases see neither.
+        turned = self.qk(params, q_BQHK, k_BSHK, ctx)
+        s_BHQS = owner.scores(params.get(name, {}), *turned, ctx)
         return _reduce(jnp.add, [s_BHQS, *others])
 
 

@@ -31,11 +31,18 @@ def logits(text, length=LENGTH, model=MODEL, **kwargs):
     ).logits_BTC
 
 
-def context(q_pos, k_pos=None, length=None, head_dim=8) -> Context:
+def context(q_pos, k_pos=None, length=None, head_dim=8, causal=True, valid=None) -> Context:
     """A context for one sequence with the given position numbers."""
     q_pos = jnp.asarray(q_pos)
     k_pos = q_pos if k_pos is None else jnp.asarray(k_pos)
     return Context(
-        q_pos[None], k_pos[None], jnp.arange(q_pos.size), jnp.arange(k_pos.size),
-        jnp.full((1,), k_pos.size if length is None else length), 0, head_dim**-0.5,
-    )  # fmt: skip
+        q_pos[None],
+        k_pos[None],
+        jnp.arange(q_pos.size),
+        jnp.arange(k_pos.size),
+        None if valid is None else jnp.asarray(valid)[None],
+        causal,
+        jnp.full((1,), k_pos.size if length is None else length),
+        0,
+        head_dim**-0.5,
+    )

@@ -42,10 +42,10 @@ def test_causality_goes_by_place_not_by_position_number():
 @pytest.mark.parametrize('block', [0, 1])
 def test_a_row_without_keys_is_zero_with_finite_gradients(block):
     q = jax.random.normal(jax.random.key(0), (1, 2, 1, 4))
-    valid = jnp.asarray([[False, True]])
+    ctx = context([0, 1], valid=[False, True])
 
     def out(q):
-        return attend(NOPE, {}, q, q, q, context([0, 1]), valid_BS=valid, block=block)[0]
+        return attend(NOPE, {}, q, q, q, ctx, block=block)[0]
 
     np.testing.assert_array_equal(out(q)[0, 0], 0)
     np.testing.assert_allclose(out(q)[0, 1], q[0, 1], atol=1e-6)

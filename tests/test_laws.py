@@ -233,6 +233,20 @@ def test_left_padding_changes_nothing(text):
 
 
 @every
+def test_a_right_padded_prompt_decodes_as_it_would_alone(text):
+    scheme, pad = parse(text), 2
+    params, toks = random_params(scheme), tokens(batch=1)
+    padded = jnp.pad(toks[:, :5], ((0, 0), (0, pad)))
+    cache = model_lib.empty_cache(MODEL, 1, LENGTH + pad)
+    valid = jnp.arange(5 + pad)[None] < 5
+    kwargs = {'length': LENGTH}
+    out = model_lib.apply(MODEL, params, padded, scheme, cache=cache, valid_BT=valid, **kwargs)
+    rest = model_lib.apply(MODEL, params, toks[:, 5:], scheme, cache=out.cache, **kwargs)
+    whole = model_lib.apply(MODEL, params, toks, scheme, **kwargs).logits_BTC
+    close(jnp.concatenate([out.logits_BTC[:, :5], rest.logits_BTC], axis=1), whole)
+
+
+@every
 def test_chain_is_associative_with_identity(text):
     scheme, none, logn = parse(text), parse('none'), parse('logn(train_length=6)')
     assert chain(scheme, none) == chain(none, scheme) == chain(scheme) == scheme

@@ -50,7 +50,7 @@ def test_near_tokens_win():
 def test_symmetric_without_a_causal_mask():
     q = jnp.zeros((1, 3, 1, 8))
     scheme = parse('alibi(slopes=(1.0,))')
-    _, weights = attend(scheme, {}, q, q, q, context(np.arange(3)), causal=False)
+    _, weights = attend(scheme, {}, q, q, q, context(np.arange(3), causal=False))
     np.testing.assert_allclose(weights[0, 0, 0], [0.665241, 0.244728, 0.090031], atol=1e-6)
     np.testing.assert_allclose(weights[0, 0], weights[0, 0, ::-1, ::-1], atol=1e-6)
 

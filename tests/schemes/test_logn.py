@@ -17,7 +17,7 @@ def test_golden(length, train_length):
     q, k = rng.normal(size=(2, 1, 3, 2, 8))
     scheme = chain(parse(f'logn(train_length={train_length})'), parse('alibi'))
     ctx = context([0, 1, 2], length=length)
-    got = scheme.scores({}, *scheme.qk({}, jnp.float32(q), jnp.float32(k), ctx), ctx)
+    got = scheme.scores({}, jnp.float32(q), jnp.float32(k), ctx)
     plain = np.einsum('bqhk,bshk->bhqs', q, k) / np.sqrt(8)
     bias = np.asarray(parse('alibi').bias({}, q, k, ctx), np.float64)
     # The bias is not scaled: only q.k is.
