@@ -31,7 +31,7 @@ def interpolated(distance, q_pos, c, threshold):
 
 @scheme
 class fire(Scheme):
-    """FIRE: a small network reads the distance as a fraction of the query's position.
+    """A small network reads the distance as a fraction of the query's position (FIRE).
 
         s_ij = q_i . k_j / sqrt(K) + MLP(psi(|i - j|) / psi(max(L, i)))_h,    psi(x) = log(c x + 1)
         MLP(x) = relu(x w + b) W

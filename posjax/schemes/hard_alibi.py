@@ -16,7 +16,7 @@ def paper_windows(heads: int, masked: int | None = None) -> tuple[int, ...]:
 
 @scheme
 class hard_alibi(Scheme):
-    """Hard ALiBi: some heads see a short window, a different one each, the others everything.
+    """Some heads see a short window, a different one each, the others everything (hard ALiBi).
 
         head h sees key j from query i  <=>  |i - j| < w_h,  or w_h = 0
 

@@ -8,7 +8,7 @@ from posjax.schemes.rope import angles, inv_freq
 
 @scheme
 class sandwich(Scheme):
-    """Sandwich: the inner product of sinusoidal embeddings as a fixed bias.
+    """The inner product of sinusoidal embeddings as a fixed bias (Sandwich).
 
         s_ij = q_i . k_j / sqrt(K) + H / (8 h) sum_k cos((i - j) theta^(-2k/dim)),
         h = 1 ... H,    k = 0 ... dim/2 - 1
