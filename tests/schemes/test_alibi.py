@@ -1,12 +1,14 @@
 """Linear biases against the paper and its authors' code."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from posjax.attention import attend
 from posjax.scheme import parse
-from posjax.schemes.alibi import paper_slopes
+from posjax.schemes.alibi import geometric_slopes, paper_slopes
 from tests.cases import MODEL, context
 
 EXAMPLES = ['alibi', 'alibi(slopes=(0.5, 0.0625))']
@@ -39,6 +41,41 @@ def test_slopes_for_any_number_of_heads():
         slopes = paper_slopes(heads)
         np.testing.assert_allclose(slopes, authors_slopes(heads), rtol=1e-12)
         assert len(set(slopes)) == heads and 0 < min(slopes) and max(slopes) < 1
+
+
+def mpt_slopes(heads, bias_max=8):
+    """The rule of MPT: the next power of two, every other slope of it, then the ones left out."""
+    power = 2 ** math.ceil(math.log2(heads))
+    slopes = [1 / 2 ** ((k + 1) * bias_max / power) for k in range(power)]
+    return slopes if power == heads else (slopes[1::2] + slopes[::2])[:heads]
+
+
+def test_the_rule_of_mpt_gives_the_same_slopes():
+    for heads in range(1, 71):
+        np.testing.assert_allclose(paper_slopes(heads), mpt_slopes(heads), rtol=1e-12)
+        np.testing.assert_allclose(paper_slopes(heads, 16), mpt_slopes(heads, 16), rtol=1e-12)
+    assert paper_slopes(4, 16) == (2**-4, 2**-8, 2**-12, 2**-16)
+
+
+def test_the_text_of_the_paper_differs_from_its_code_between_powers_of_two():
+    expected = [0.39685, 0.157490, 0.0625, 0.024803, 0.009843, 0.003906]
+    np.testing.assert_allclose(geometric_slopes(6), expected, rtol=1e-4)
+    for heads in range(1, 71):
+        same = np.allclose(geometric_slopes(heads), paper_slopes(heads))
+        assert same == (heads & (heads - 1) == 0)
+
+
+def test_a_bias_of_the_key_alone_is_the_same_only_under_a_causal_mask():
+    rng = np.random.default_rng(0)
+    q, k = (jnp.float32(rng.normal(size=(1, 5, 1, 8))) for _ in range(2))
+    scores = np.asarray(q[0, :, 0] @ k[0, :, 0].T, np.float64) / np.sqrt(8) + 0.25 * np.arange(5)[None]
+    for causal in (True, False):
+        s = np.where(np.tril(np.ones((5, 5), bool)) | (not causal), scores, -np.inf)
+        key_only = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+        scheme = parse('alibi(slopes=(0.25,))')
+        _, weights = attend(scheme, {}, q, k, k, context(np.arange(5)), causal)
+        error = np.abs(weights[0, 0] - key_only).max()
+        assert error < 1e-6 if causal else error > 0.1
 
 
 def test_near_tokens_win():
