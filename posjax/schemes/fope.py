@@ -44,10 +44,10 @@ class fope(Scheme):
         C_m(t) = cos(t f_m) + sum_n A_nm cos(t f_n),    S_m(t) = sin(t f_m) + sum_n B_nm sin(t f_n)
         C_m = 1, S_m = 0 where f_m < 2 pi / train_length,    f_m = theta^(-2m/K)
 
-    n runs over the kept frequencies (the paper allows others besides). A and B are drawn from N(0, sigma^2), separately for every
-    layer and head, and stay fixed, as in the paper; they are no part of the parameters, and runs
-    that differ in their seed share them. Unlike a rotation the mixture is not relative: products of
-    two series hold terms of i and j apart. Pairs are (2m, 2m+1).
+    n runs over the kept frequencies (the paper allows others besides). A and B are drawn from N(0,
+    sigma^2), separately for every layer and head, and stay fixed, as in the paper; they are no part
+    of the parameters, and runs that differ in their seed share them. Unlike a rotation the mixture
+    is not relative: products of two series hold terms of i and j apart. Pairs are (2m, 2m+1).
 
     This is equation 13. The authors' code further divides each column by its sum, lets at most half
     of the pairs turn, and gives the pairs without a frequency S = 1 instead of 0.

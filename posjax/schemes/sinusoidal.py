@@ -47,7 +47,7 @@ class sinusoidal(Scheme):
       layout: 'interleaved' is the formula above. 'concatenated' has the same columns with all
         sines first, then all cosines (x-transformers). 'tensor2tensor' does so too, with the
         authors' code's frequencies theta^(-k/(n-1)) for k < n = D/2, whose slowest is 1/theta
-        itself (also MaxText, axlearn). The first two are one function up to a fixed order of the
+        itself (also MaxText). The first two are one function up to a fixed order of the
         columns; the third has other frequencies.
 
     Past the training length every value is defined but its slow columns were never seen.
