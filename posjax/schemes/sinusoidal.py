@@ -1,19 +1,37 @@
 """Fixed sinusoids added to the embeddings."""
 
+from typing import Literal
+
 import jax.numpy as jnp
+import numpy as np
 
 from posjax.scheme import Scheme, scheme
 from posjax.schemes.rope import angles, inv_freq
 
 
-def table(pos, width: int, theta=1e4):
-    """Sinusoids of positions of any shape, (..., width) in float32: sin at even columns, cos at odd.
+def table(pos, width: int, theta=1e4, layout: str = 'interleaved'):
+    """Sinusoids of positions of any shape, (..., width) in float32.
 
-    An odd width ends on a sine.
+    Args:
+      pos: position numbers.
+      width: number of columns, odd ones included.
+      theta: base of the geometric series of wavelengths.
+      layout: where sines and cosines stand and how frequencies are spaced, as the fields of
+        `sinusoidal` say. An odd width ends on the last sine ('interleaved'), has one cosine fewer
+        than sines ('concatenated'), or ends on a column of zeros ('tensor2tensor').
     """
+    if layout == 'tensor2tensor':
+        pairs = width // 2
+        # A single pair has frequency 1: there is nothing to spread it over.
+        exponent = np.arange(pairs) / max(pairs - 1, 1)
+        angle = angles(pos, jnp.power(jnp.float32(theta), -jnp.asarray(exponent, jnp.float32)))
+        rest = jnp.zeros((*pos.shape, width - 2 * pairs), jnp.float32)
+        return jnp.concatenate([jnp.sin(angle), jnp.cos(angle), rest], axis=-1)
     angle = angles(pos, inv_freq(theta, width))
-    pairs = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
-    return pairs.reshape(*pos.shape, -1)[..., :width]
+    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    if layout == 'concatenated':
+        return jnp.concatenate([sin, cos], axis=-1)[..., :width]
+    return jnp.stack([sin, cos], axis=-1).reshape(*pos.shape, -1)[..., :width]
 
 
 @scheme
@@ -26,6 +44,11 @@ class sinusoidal(Scheme):
 
     Fields:
       theta: base of the geometric series of wavelengths, > 0.
+      layout: 'interleaved' is the formula above. 'concatenated' has the same columns with all
+        sines first, then all cosines (x-transformers). 'tensor2tensor' does so too, with the
+        authors' code's frequencies theta^(-k/(n-1)) for k < n = D/2, whose slowest is 1/theta
+        itself (also MaxText). The first two are one function up to a fixed order of the
+        columns; the third has other frequencies.
 
     Past the training length every value is defined but its slow columns were never seen.
     """
@@ -34,10 +57,12 @@ class sinusoidal(Scheme):
     beyond = 'defined, unseen values'
 
     theta: float = 1e4
+    layout: Literal['interleaved', 'concatenated', 'tensor2tensor'] = 'interleaved'
 
     def check(self):
         if not self.theta > 0:
             raise ValueError(f'scheme sinusoidal: theta={self.theta!r} should be positive')
 
     def embed(self, params, x_BTD, ctx):
-        return x_BTD + table(ctx.q_pos_BQ, x_BTD.shape[-1], self.theta).astype(x_BTD.dtype)
+        sines_BTD = table(ctx.q_pos_BQ, x_BTD.shape[-1], self.theta, self.layout)
+        return x_BTD + sines_BTD.astype(x_BTD.dtype)

@@ -1,0 +1,122 @@
+"""Rotations that leave a part of every head unturned: the two meanings of partial rotary."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+
+from posjax.scheme import Scheme, scheme
+from posjax.schemes.rope import inv_freq, rotate
+
+
+def proportional_inv_freq(theta, dim: int, rotary_dim: int):
+    """RoPE's frequencies for `dim`, float32 (dim/2,), with 0 after the rotary_dim/2 highest."""
+    return inv_freq(theta, dim).at[rotary_dim // 2 :].set(0.0)
+
+
+def _check(name, rotary_dim, theta):
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise ValueError(
+            f'scheme {name}: rotary_dim={rotary_dim} should be even and at least 2 (pairs turn; '
+            'for none use the scheme none)'
+        )
+    if not theta > 0:
+        raise ValueError(f'scheme {name}: theta={theta!r} should be positive')
+
+
+def _check_fit(scheme, dims):
+    if scheme.rotary_dim > dims.head_dim:
+        raise ValueError(
+            f'scheme {scheme.text} turns {scheme.rotary_dim} dims of a head that has '
+            f'head_dim={dims.head_dim} (width {dims.width} / heads {dims.heads}); turn fewer'
+        )
+
+
+@scheme
+class partial_rope(Scheme):
+    """RoPE on the first rotary_dim dims of every head: a small RoPE beside a NoPE.
+
+        [x_1 | x_2] -> [R(t) x_1 | x_2],    R(t) turns pair k of x_1 by t theta^(-2k/r)
+
+    with r = rotary_dim: the rotated part has the whole range of wavelengths, 1 to theta. This is
+    'partial rotary' in GPT-J and GPT-NeoX; `p_rope` is the other scheme of that name.
+
+    Fields:
+      rotary_dim: how many dims of a head turn, even, 2 to head_dim. A number and not a fraction:
+        GPT-NeoX's int(0.25 x head_dim) may be odd, and which dims turn is structure.
+      theta: base of the geometric series of wavelengths, > 0.
+      pairing: which of the first rotary_dim coordinates turn together. 'interleaved' pairs
+        (2k, 2k+1), as GPT-J; 'half' pairs (k, k + rotary_dim/2), as GPT-NeoX and transformers.
+
+    Past the training length angles go on as in RoPE; the unturned dims notice nothing.
+    """
+
+    paper = 'Wang & Komatsuzaki 2021 (GPT-J); Black et al. 2022, arXiv:2204.06745 (GPT-NeoX)'
+    relative = True
+    beyond = 'defined, unseen angles in a part'
+
+    rotary_dim: int
+    theta: float = 1e4
+    pairing: Literal['interleaved', 'half'] = 'interleaved'
+
+    def check(self):
+        _check('partial_rope', self.rotary_dim, self.theta)
+
+    def check_fit(self, dims, length):
+        _check_fit(self, dims)
+
+    def qk(self, params, q_BQHK, k_BSHK, ctx):
+        freq_F, r = inv_freq(self.theta, self.rotary_dim), self.rotary_dim
+
+        def turn(x_BTHK, pos_BT):
+            turned = rotate(x_BTHK[..., :r], pos_BT, freq_F, self.pairing)
+            return jnp.concatenate([turned, x_BTHK[..., r:]], axis=-1)
+
+        return turn(q_BQHK, ctx.q_pos_BQ), turn(k_BSHK, ctx.k_pos_BS)
+
+
+@scheme
+class p_rope(Scheme):
+    """RoPE whose lowest frequencies are 0: its slow pairs, which carry content, do not turn.
+
+        u_k = t theta^(-2k/K) for k < rotary_dim/2,    u_k = 0 for the other pairs
+
+    The exponent's denominator is the whole head's K, so the turning pairs keep RoPE's fast end;
+    `partial_rope` instead spreads all wavelengths over fewer dims. p = rotary_dim / K: 1 is RoPE,
+    0 would be NoPE. transformers calls it 'proportional' and has int(p K // 2) pairs turn, which
+    is rotary_dim = 2 int(p K // 2) here.
+
+    Fields:
+      rotary_dim: how many dims of a head turn, p K; even, 2 to head_dim.
+      theta: base of the geometric series of wavelengths, > 0.
+      pairing: which coordinates turn together. 'interleaved' pairs (2k, 2k+1); 'half' pairs
+        (k, k + K/2) over the whole head, as transformers, so that the turning dims are the first
+        rotary_dim/2 of either half.
+
+    Past the training length fast angles repeat; the pairs that would meet new ones do not turn.
+    """
+
+    paper = 'Barbero et al. 2024, arXiv:2410.06205'
+    relative = True
+    beyond = 'defined; slow pairs do not turn'
+
+    rotary_dim: int
+    theta: float = 1e4
+    pairing: Literal['interleaved', 'half'] = 'interleaved'
+
+    def check(self):
+        _check('p_rope', self.rotary_dim, self.theta)
+
+    def check_fit(self, dims, length):
+        _check_fit(self, dims)
+        if dims.head_dim % 2:
+            raise ValueError(
+                f'scheme {self.text} takes frequencies over pairs of the whole head: '
+                f'head_dim={dims.head_dim} (width {dims.width} / heads {dims.heads}) should be even'
+            )
+
+    def qk(self, params, q_BQHK, k_BSHK, ctx):
+        freq_F = proportional_inv_freq(self.theta, q_BQHK.shape[-1], self.rotary_dim)
+        return (
+            rotate(q_BQHK, ctx.q_pos_BQ, freq_F, self.pairing),
+            rotate(k_BSHK, ctx.k_pos_BS, freq_F, self.pairing),
+        )
