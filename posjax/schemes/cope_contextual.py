@@ -42,6 +42,8 @@ class cope_contextual(Scheme):
     start at zero. As in the authors' code (facebookresearch/RAM) all products are divided by
     sqrt(K); the listing in the paper leaves q . e undivided, which is the same function of another
     e. Keys after the query count nothing, and have position 0 where they can be seen at all.
+    Padding before a sequence changes nothing; padding between a key and its query is counted like
+    a token.
 
     Fields:
       max_pos: number of position embeddings, >= 2; counts stop at max_pos - 1.

@@ -41,7 +41,8 @@ class fox(Scheme):
     is square and invertible (as in this model, and almost surely) gates linear in k are the same
     class of functions. Other initial values and another path for gradients are what differs. As in
     the authors' code the sum is not divided by sqrt(K), b starts at 0 and w at N(0, 0.02^2).
-    Position numbers play no part: tokens count in their order. Keys after the query get 0.
+    Position numbers play no part: tokens count in their order. Keys after the query get 0. Padding
+    before a sequence changes nothing; padding between a key and its query forgets like a token.
 
     Past the training length far keys go on fading.
     """
