@@ -156,8 +156,18 @@ def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, length=None,
 
     q_pos_BQ = jax.lax.dynamic_slice_in_dim(k_pos_BS, start, queries, axis=1)
     q_index_Q = start + jnp.arange(queries)
-    scale = model.dims.head_dim**-0.5
-    ctx = Context(q_pos_BQ, k_pos_BS, q_index_Q, k_index_S, valid_BS, model.causal, length_B, 0, scale)
+    ctx = Context(
+        q_pos_BQ,
+        k_pos_BS,
+        q_index_Q,
+        k_index_S,
+        valid_BS,
+        model.causal,
+        length_B,
+        layer=0,
+        heads=model.heads,
+        scale=model.dims.head_dim**-0.5,
+    )
     return tokens_BT, ctx, cache
 
 
@@ -202,9 +212,7 @@ class _Block(nn.Module):
             k_old, v_old, count = past
             k_BSHK = jax.lax.dynamic_update_slice(k_old, k_BSHK, (0, count, 0, 0))
             v_BSHK = jax.lax.dynamic_update_slice(v_old, v_BSHK, (0, count, 0, 0))
-        mixed_BTHK, w_BHTS = attend(
-            scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx, m.block
-        )
+        mixed_BTHK, w_BHTS = attend(scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx, m.block)
         x_BTD = x_BTD + _Linear(m, m.width, name='proj')(mixed_BTHK.reshape(x_BTD.shape))
         hidden = nn.gelu(
             _Linear(m, m.mlp * m.width, name='mlp_in')(_norm(x_BTD, 'norm_2')),

@@ -49,6 +49,7 @@ class Context(NamedTuple):
       length_B: number of tokens in the whole sequence (B or 1 of them), also under cached decoding
         and in blocks. Data, never a shape.
       layer: which layer is asking, from 0 (a Python int).
+      heads: how many heads it has.
       scale: what multiplies q.k, 1/sqrt(head_dim).
     """
 
@@ -60,6 +61,7 @@ class Context(NamedTuple):
     causal: bool
     length_B: jax.Array
     layer: int
+    heads: int
     scale: float
 
 
@@ -243,12 +245,13 @@ class Chain(Scheme):
         if not owners:
             return super().scores(params, q_BQHK, k_BSHK, ctx)
         ((name, owner),) = owners.items()
-        others = [p.bias(params.get(n, {}), q_BQHK, k_BSHK, ctx)
-                  for n, p in self._keyed() if n != name]  # fmt: skip
+        others = {n: p for n, p in self._keyed() if n != name}
         # The owner multiplies what the others' qk made of queries and keys; biases see neither.
-        turned = self.qk(params, q_BQHK, k_BSHK, ctx)
-        s_BHQS = owner.scores(params.get(name, {}), *turned, ctx)
-        return _reduce(jnp.add, [s_BHQS, *others])
+        turned = q_BQHK, k_BSHK
+        for n, part in others.items():
+            turned = part.qk(params.get(n, {}), *turned, ctx)
+        biases = [p.bias(params.get(n, {}), q_BQHK, k_BSHK, ctx) for n, p in others.items()]
+        return _reduce(jnp.add, [owner.scores(params.get(name, {}), *turned, ctx), *biases])
 
 
 def chain(*schemes: Scheme) -> Scheme:

@@ -31,7 +31,9 @@ def logits(text, length=LENGTH, model=MODEL, **kwargs):
     ).logits_BTC
 
 
-def context(q_pos, k_pos=None, length=None, head_dim=8, causal=True, valid=None) -> Context:
+def context(
+    q_pos, k_pos=None, length=None, head_dim=8, heads=2, causal=True, valid=None
+) -> Context:
     """A context for one sequence with the given position numbers."""
     q_pos = jnp.asarray(q_pos)
     k_pos = q_pos if k_pos is None else jnp.asarray(k_pos)
@@ -43,6 +45,7 @@ def context(q_pos, k_pos=None, length=None, head_dim=8, causal=True, valid=None)
         None if valid is None else jnp.asarray(valid)[None],
         causal,
         jnp.full((1,), k_pos.size if length is None else length),
-        0,
-        head_dim**-0.5,
+        layer=0,
+        heads=heads,
+        scale=head_dim**-0.5,
     )

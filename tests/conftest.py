@@ -1,5 +1,10 @@
 """Two CPU devices, so that the run axis is really split; no silent promotion of ranks or dtypes."""
 
+import os
+
+# Processes side by side: each keeps to one thread. Set before JAX starts.
+os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_multi_thread_eigen=false'
+
 import jax
 import pytest
 

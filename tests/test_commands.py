@@ -17,6 +17,7 @@ from posjax.tasks.task import UNSCORED
 from posjax.workdir import Workdir
 
 OPTAX_RUNS = True
+pytestmark = pytest.mark.xdist_group('commands')  # one finished workdir serves them all
 ROOT = Path(__file__).parent.parent
 
 CONFIG = '''

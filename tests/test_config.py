@@ -74,7 +74,10 @@ def test_fields_and_their_defaults_agree_with_the_classes():
         ({'train__steps': 0}, 'config.train.steps=0 should be at least 1'),
         ({'train__chunk': 30}, 'chunk=30 should be a multiple of config.train.log_every=20'),
         ({'model__heads': 3}, 'config.model.width=64 should be a multiple of config.model.heads=3'),
-        ({'model__dtype': 'float16'}, "dtype='float16'; .*known: bfloat16, float32|dtype='float16'"),
+        (
+            {'model__dtype': 'float16'},
+            "dtype='float16'; .*known: bfloat16, float32|dtype='float16'",
+        ),
         ({'optim__learning_rate': float('nan')}, 'learning_rate=nan should be a finite number'),
         ({'optim__learning_rate': -1.0}, 'learning_rate=-1.0 should be at least 0'),
         ({'optim__beta2': 1.0}, r'beta2=1.0 should be in \[0, 1\)'),

@@ -35,13 +35,18 @@ def test_modules() -> dict:
 
 test_modules.__test__ = False
 MODULES = test_modules()
-TEXTS = [text for module in MODULES.values() for text in module.EXAMPLES]
-# Chains obey the laws as their parts do.
-CHAINS = ['rope|alibi', 'learned(max_length=40)|rope|logn(train_length=6)', 'sinusoidal|alibi']
+# Chains obey the laws as their parts do, whatever their biases read.
+CHAINS = ['learned(max_length=40)|rope|logn(train_length=6)', 'rope|fox', 'rope|shaw', 'xpos|alibi']
 
 
-ALL = TEXTS + CHAINS
-every = pytest.mark.parametrize('text', ALL)
+def slowly(texts):
+    """The first text always, the others where the slow tests are asked for."""
+    return [texts[0], *(pytest.param(text, marks=pytest.mark.slow) for text in texts[1:])]
+
+
+TEXTS = [text for module in MODULES.values() for text in slowly(module.EXAMPLES)]
+every = pytest.mark.parametrize('text', TEXTS + slowly(CHAINS[:2]) + slowly(CHAINS[2:]))
+each_alone = pytest.mark.parametrize('text', TEXTS)
 
 
 def close(a, b, rounding=1e-5):
@@ -149,9 +154,11 @@ def shapes(scheme):
     return jax.eval_shape(lambda: as_chain(scheme).init(jax.random.key(0), MODEL.dims))
 
 
-@pytest.mark.parametrize('text', [t for t in TEXTS if '|' not in t])
+@each_alone
 def test_no_dead_knobs(text):
     scheme = parse(text)
+    if isinstance(scheme, Chain):
+        return  # its parts are tried where they stand alone
     # Positions alone change nothing: let something read them.
     reader = parse('none' if hooks(type(scheme)) != ('positions',) else 'sinusoidal')
     before = logits(chain(reader, scheme).text)
@@ -202,7 +209,7 @@ def test_decoding_equals_prefilling(text):
 
 
 @every
-@pytest.mark.parametrize('block', [1, 4, 9])
+@pytest.mark.parametrize('block', slowly([4, 1, 9]))
 def test_blockwise_equals_whole(text, block):
     close(logits(text, model=dataclasses.replace(MODEL, block=block)), logits(text))
 

@@ -89,7 +89,14 @@ def table(*values, scheme='rope', task='lag(k=3, vocab=16)'):
 
 @pytest.mark.parametrize(
     ('ours', 'agrees'),
-    [((0.50, 0.54), 1), ((0.471,), 1), ((0.469,), 0), ((0.629,), 1), ((0.631,), 0), ((0.2, 0.9), 1)],
+    [
+        ((0.50, 0.54), 1),
+        ((0.471,), 1),
+        ((0.469,), 0),
+        ((0.629,), 1),
+        ((0.631,), 0),
+        ((0.2, 0.9), 1),
+    ],
 )
 def test_a_cell_agrees_within_three_hundredths_of_the_range(ours, agrees):
     references = [table(0.50, 0.55), table(0.60)]

@@ -9,13 +9,16 @@ import jax.numpy as jnp
 from posjax.scheme import Scheme, dot_scores, scheme
 
 
-def counted(s_BHQS, q_index_Q, k_index_S):
+def counted(s_BHQS, q_index_Q, k_index_S, valid_BS=None):
     """How much each query counts from a key up to itself, both included: float32 (B, H, Q, S).
 
-    Gates are sigmoids of the scores. Keys after the query count nothing; keys come in their order.
+    Gates are sigmoids of the scores. Keys after the query, and padding (False in `valid_BS`), count
+    nothing; keys come in their order.
     """
-    before_11QS = (k_index_S[None, :] <= q_index_Q[:, None])[None, None]
-    gates_BHQS = jnp.where(before_11QS, jax.nn.sigmoid(s_BHQS), 0.0)
+    counts_BHQS = (k_index_S[None, :] <= q_index_Q[:, None])[None, None]
+    if valid_BS is not None:
+        counts_BHQS = counts_BHQS & valid_BS[:, None, None, :]
+    gates_BHQS = jnp.where(counts_BHQS, jax.nn.sigmoid(s_BHQS), 0.0)
     # Summed from the query backwards, never as a difference of sums from the start: the counts
     # that matter are small, and stay exact however long the sequence is.
     return jax.lax.cumsum(gates_BHQS, axis=3, reverse=True)
@@ -41,9 +44,8 @@ class cope_contextual(Scheme):
     Position numbers play no part. Each layer has its embeddings e, which its heads share and which
     start at zero. As in the authors' code (facebookresearch/RAM) all products are divided by
     sqrt(K); the listing in the paper leaves q . e undivided, which is the same function of another
-    e. Keys after the query count nothing, and have position 0 where they can be seen at all.
-    Padding before a sequence changes nothing; padding between a key and its query is counted like
-    a token.
+    e. Padding counts nothing, nor do keys after the query, which have position 0 where they can be
+    seen at all.
 
     Fields:
       max_pos: number of position embeddings, >= 2; counts stop at max_pos - 1.
@@ -72,5 +74,5 @@ class cope_contextual(Scheme):
         e_PK = params['embedding'][ctx.layer]
         by_row_BHQP = jnp.einsum('BQHK,PK->BHQP', q_BQHK.astype(jnp.float32), e_PK) * ctx.scale
         s_BHQS = dot_scores(q_BQHK, k_BSHK, ctx)
-        place_BHQS = counted(s_BHQS, ctx.q_index_Q, ctx.k_index_S)
+        place_BHQS = counted(s_BHQS, ctx.q_index_Q, ctx.k_index_S, ctx.valid_BS)
         return interpolate(by_row_BHQP, jnp.minimum(place_BHQS, self.max_pos - 1))

@@ -41,8 +41,8 @@ class fox(Scheme):
     is square and invertible (as in this model, and almost surely) gates linear in k are the same
     class of functions. Other initial values and another path for gradients are what differs. As in
     the authors' code the sum is not divided by sqrt(K), b starts at 0 and w at N(0, 0.02^2).
-    Position numbers play no part: tokens count in their order. Keys after the query get 0. Padding
-    before a sequence changes nothing; padding between a key and its query forgets like a token.
+    Position numbers play no part: tokens count in their order, padding does not. Keys after the
+    query, where they can be seen at all, get 0.
 
     Past the training length far keys go on fading.
     """
@@ -61,7 +61,10 @@ class fox(Scheme):
     def bias(self, params, q_BQHK, k_BSHK, ctx):
         w_HKG, b_1G1 = params['w'][ctx.layer], params['b'][ctx.layer][None, :, None]
         gate_BGS = jnp.einsum('BSHK,HKG->BGS', k_BSHK.astype(jnp.float32), w_HKG) + b_1G1
-        sums = precise_cumsum(jax.nn.log_sigmoid(gate_BGS))
+        log_f_BGS = jax.nn.log_sigmoid(gate_BGS)
+        if ctx.valid_BS is not None:
+            log_f_BGS = jnp.where(ctx.valid_BS[:, None, :], log_f_BGS, 0.0)
+        sums = precise_cumsum(log_f_BGS)
         # A query's own sum is that of its token among the keys.
         own_Q = ctx.q_index_Q - ctx.k_index_S[0]
         high, low = (

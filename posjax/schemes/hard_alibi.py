@@ -24,7 +24,8 @@ class hard_alibi(Scheme):
     has w_h = h = 1 ... m for m of the heads, as in its authors' code (`paper_windows`).
 
     Fields:
-      windows: w_h in tokens, one per head, >= 0; 0 is no window.
+      windows: w_h in tokens, one per head, >= 0; 0 is no window; () takes `paper_windows` for the
+        model's number of heads.
 
     Past the training length windows stay as they are; the other heads see more tokens.
     """
@@ -36,24 +37,20 @@ class hard_alibi(Scheme):
     windows: tuple[int, ...] = ()
 
     def check(self):
-        if not self.windows:
-            raise ValueError(
-                f'scheme hard_alibi: windows={self.windows!r} should hold one window per head, as '
-                'in hard_alibi(windows=(1, 2, 0, 0)) for four'
-            )
-        if min(self.windows) < 0:
+        if min(self.windows, default=0) < 0:
             raise ValueError(
                 f'scheme hard_alibi: windows={self.windows!r} should all be at least 0 (tokens; 0 '
                 'is no window)'
             )
 
     def check_fit(self, dims, length):
-        if len(self.windows) != dims.heads:
+        if len(self.windows) not in (0, dims.heads):
             raise ValueError(
                 f'scheme {self.text} has {len(self.windows)} windows for {dims.heads} heads; give '
                 f'{dims.heads}, such as windows={paper_windows(dims.heads)}'
             )
 
     def mask(self, ctx):
-        window_H = jnp.asarray(self.windows, jnp.float32)[None, :, None, None]
-        return (jnp.abs(distance(ctx)) < window_H) | (window_H == 0)
+        windows = self.windows or paper_windows(ctx.heads)
+        window_1H11 = jnp.asarray(windows, jnp.float32)[None, :, None, None]
+        return (jnp.abs(distance(ctx)) < window_1H11) | (window_1H11 == 0)

@@ -68,7 +68,9 @@ def test_the_text_of_the_paper_differs_from_its_code_between_powers_of_two():
 def test_a_bias_of_the_key_alone_is_the_same_only_under_a_causal_mask():
     rng = np.random.default_rng(0)
     q, k = (jnp.float32(rng.normal(size=(1, 5, 1, 8))) for _ in range(2))
-    scores = np.asarray(q[0, :, 0] @ k[0, :, 0].T, np.float64) / np.sqrt(8) + 0.25 * np.arange(5)[None]
+    scores = (
+        np.asarray(q[0, :, 0] @ k[0, :, 0].T, np.float64) / np.sqrt(8) + 0.25 * np.arange(5)[None]
+    )
     for causal in (True, False):
         s = np.where(np.tril(np.ones((5, 5), bool)) | (not causal), scores, -np.inf)
         key_only = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
@@ -81,7 +83,9 @@ def test_a_bias_of_the_key_alone_is_the_same_only_under_a_causal_mask():
 def test_near_tokens_win():
     q = jnp.zeros((1, 4, 1, 8))
     _, weights = attend(parse('alibi(slopes=(0.5,))'), {}, q, q, q, context(np.arange(4)))
-    np.testing.assert_allclose(weights[0, 0, 3], [0.101536, 0.167405, 0.276004, 0.455054], atol=1e-6)
+    np.testing.assert_allclose(
+        weights[0, 0, 3], [0.101536, 0.167405, 0.276004, 0.455054], atol=1e-6
+    )
 
 
 def test_symmetric_without_a_causal_mask():

@@ -43,4 +43,6 @@ def test_the_gradient_of_a_logarithm_is_the_bias():
     logs = jnp.float32([-1, 0.5])
     by_log = jax.jacobian(lambda x: parse('alibi_learned').bias({'log_slopes': x}, q, q, ctx))(logs)
     own = np.einsum('BHQSH->BHQS', np.asarray(by_log))
-    np.testing.assert_allclose(own, parse('alibi_learned').bias({'log_slopes': logs}, q, q, ctx), rtol=1e-6)
+    np.testing.assert_allclose(
+        own, parse('alibi_learned').bias({'log_slopes': logs}, q, q, ctx), rtol=1e-6
+    )

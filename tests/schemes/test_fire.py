@@ -38,12 +38,18 @@ def paper(pos, c, threshold, w_in, b_in, w_out):
 def test_golden(pos, heads, layer):
     rng = np.random.default_rng(layer)
     c, factor = rng.normal(size=(2, 3))
-    w_in, b_in, w_out = rng.normal(size=(3, 7)), rng.normal(size=(3, 7)), rng.normal(size=(3, 7, heads))
+    w_in, b_in, w_out = (
+        rng.normal(size=(3, 7)),
+        rng.normal(size=(3, 7)),
+        rng.normal(size=(3, 7, heads)),
+    )
     params = {'c': c, 'threshold_factor': factor, 'w_in': w_in, 'b_in': b_in, 'w_out': w_out}
     q = jnp.zeros((1, len(pos), heads, 4))
     ctx = context(pos)._replace(layer=layer)
     got = parse('fire(hidden=7, threshold=4.0)').bias(jax.tree.map(jnp.float32, params), q, q, ctx)
-    expected = paper(pos, abs(c[layer]), 4 * abs(factor[layer]), w_in[layer], b_in[layer], w_out[layer])
+    expected = paper(
+        pos, abs(c[layer]), 4 * abs(factor[layer]), w_in[layer], b_in[layer], w_out[layer]
+    )
     assert expected.dtype == np.float64 and got.dtype == jnp.float32
     # Seven hidden units of either sign: rounding is that of the largest.
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * max(1.0, np.abs(expected).max()))

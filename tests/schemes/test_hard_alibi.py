@@ -9,7 +9,7 @@ from posjax.scheme import parse
 from posjax.schemes.hard_alibi import paper_windows
 from tests.cases import MODEL, context
 
-EXAMPLES = ['hard_alibi(windows=(1, 0))', 'hard_alibi(windows=(2, 5))']
+EXAMPLES = ['hard_alibi', 'hard_alibi(windows=(2, 5))']
 OTHER = {'windows': [(1, 0), (3, 4), (0, 2)]}
 
 
@@ -52,23 +52,31 @@ def test_who_sees_whom():
     seen = parse('hard_alibi(windows=(1, 2, 0))').mask(context([0, 1, 2, 99_999, 100_000]))
     near = np.eye(5, dtype=bool)
     np.testing.assert_array_equal(seen[0, 0], near)
-    near[[1, 2, 4], [0, 1, 3]] = near[[0, 1, 3], [1, 2, 4]] = True  # both ways: causality is not ours
+    near[[1, 2, 4], [0, 1, 3]] = near[[0, 1, 3], [1, 2, 4]] = (
+        True  # both ways: causality is not ours
+    )
     np.testing.assert_array_equal(seen[0, 1], near)
     assert seen[0, 2].all()
 
 
 def test_heads_without_a_window_are_nope():
     q, k = jnp.float32(np.random.default_rng(0).normal(size=(2, 1, 7, 2, 4)))
-    _, ours = attend(parse('hard_alibi(windows=(2, 0))'), {}, q, k, k, context(np.arange(7), head_dim=4))
+    _, ours = attend(
+        parse('hard_alibi(windows=(2, 0))'), {}, q, k, k, context(np.arange(7), head_dim=4)
+    )
     _, nope = attend(parse('none'), {}, q, k, k, context(np.arange(7), head_dim=4))
     np.testing.assert_allclose(ours[0, 1], nope[0, 1], atol=1e-7)
     assert np.abs(ours[0, 0] - nope[0, 0]).max() > 0.1
 
 
 def test_windows_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r'one window per head, as in hard_alibi.windows=.1, 2, 0, 0'):
-        parse('hard_alibi')
     with pytest.raises(ValueError, match=r'windows=.1, -2. should all be at least 0'):
         parse('hard_alibi(windows=(1, -2))')
     with pytest.raises(ValueError, match=r'3 windows for 2 heads; give 2, such as windows=.1, 0.'):
         parse('hard_alibi(windows=(1, 2, 0))').check_fit(MODEL.dims, 8)
+
+
+def test_without_windows_it_takes_the_papers_for_the_models_heads():
+    ctx = context(np.arange(5), heads=6)
+    given = parse(f'hard_alibi(windows={paper_windows(6)})').mask(ctx)
+    np.testing.assert_array_equal(parse('hard_alibi').mask(ctx), given)

@@ -47,7 +47,9 @@ def test_starts_as_the_authors_do():
     r1, r2 = (np.asarray(jax.nn.softplus(params[name])) for name in ('raw_r1', 'raw_r2'))
     for r, most in ((r1, 2), (r2, 1)):
         # U(0, most), clipped at 0.01: quarters, and the ends.
-        assert r.dtype == np.float32 and r.min() == pytest.approx(0.01, rel=1e-4) and r.max() <= most
+        assert (
+            r.dtype == np.float32 and r.min() == pytest.approx(0.01, rel=1e-4) and r.max() <= most
+        )
         np.testing.assert_allclose(np.quantile(r, [0.25, 0.5, 0.75]), np.multiply([0.25, 0.5, 0.75], most),
                                    atol=0.04 * most)  # fmt: skip
     assert abs(np.corrcoef(r1, r2)[0, 1]) < 0.1

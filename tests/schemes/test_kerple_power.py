@@ -46,7 +46,9 @@ def test_starts_as_the_authors_do():
     r1 = np.asarray(jax.nn.softplus(params['raw_r1']))
     r2 = np.asarray(2 * jax.nn.sigmoid(params['raw_r2']))
     for r, most in ((r1, 1), (r2, 2)):
-        assert r.dtype == np.float32 and r.min() == pytest.approx(0.01, rel=1e-4) and r.max() <= most
+        assert (
+            r.dtype == np.float32 and r.min() == pytest.approx(0.01, rel=1e-4) and r.max() <= most
+        )
         np.testing.assert_allclose(np.quantile(r, [0.25, 0.5, 0.75]), np.multiply([0.25, 0.5, 0.75], most),
                                    atol=0.04 * most)  # fmt: skip
     assert abs(np.corrcoef(r1, r2)[0, 1]) < 0.1
@@ -55,7 +57,9 @@ def test_starts_as_the_authors_do():
 @pytest.mark.parametrize('r2', [0.01, 0.5, 1.0, 2.0])
 def test_gradients_are_the_formulas_also_at_distance_zero(r2):
     d = np.array([0.0, 1.0, 12.0, 1e4])
-    by_d, by_r1, by_r2 = (jax.jacobian(power_kernel, argnums=n)(jnp.float32(d), 1.5, r2) for n in (0, 1, 2))
+    by_d, by_r1, by_r2 = (
+        jax.jacobian(power_kernel, argnums=n)(jnp.float32(d), 1.5, r2) for n in (0, 1, 2)
+    )
     np.testing.assert_allclose(by_r1, -(d**r2), rtol=1e-5)
     # d^r ln d goes to 0 with d.
     np.testing.assert_allclose(by_r2, [0, *(-1.5 * d[1:] ** r2 * np.log(d[1:]))], rtol=1e-5)

@@ -25,7 +25,9 @@ def paper(pos, width, theta=1e4):
 @pytest.mark.parametrize('theta', [1e4, 50.0])
 def test_golden(width, theta):
     pos = np.array([0, 1, 2, 31, 127, 1000])
-    np.testing.assert_allclose(table(jnp.asarray(pos), width, theta), paper(pos, width, theta), atol=2e-4)
+    np.testing.assert_allclose(
+        table(jnp.asarray(pos), width, theta), paper(pos, width, theta), atol=2e-4
+    )
 
 
 @pytest.mark.parametrize('width', [1, 2, 5, 8, 64])

@@ -12,7 +12,10 @@ from posjax.scheme import Dims, parse
 from posjax.schemes.t5 import bucket_starts, buckets
 from tests.cases import context
 
-EXAMPLES = ['t5(num_buckets=4, max_distance=8)', 't5(num_buckets=8, max_distance=20, bidirectional=True)']
+EXAMPLES = [
+    't5(num_buckets=4, max_distance=8)',
+    't5(num_buckets=8, max_distance=20, bidirectional=True)',
+]
 # One token more or less moves no boundary among the few distances of the laws; odd numbers of buckets
 # serve one direction only.
 OTHER = {'max_distance': [8, 20], 'num_buckets': [4, 8]}
@@ -41,7 +44,11 @@ def exact_bucket(n, num_buckets, max_distance):
 def test_golden_buckets_at_every_boundary(num_buckets, max_distance):
     starts = bucket_starts(num_buckets, max_distance)
     assert len(starts) == num_buckets and starts[0] == 0 and starts[-1] <= max_distance
-    near = {int(s) + d for s in starts for d in (-1, 0, 1)} | {max_distance, max_distance - 1, 100_000}
+    near = {int(s) + d for s in starts for d in (-1, 0, 1)} | {
+        max_distance,
+        max_distance - 1,
+        100_000,
+    }
     n = np.array(sorted(near | {-1, -5}))
     expected = [exact_bucket(int(m), num_buckets, max_distance) for m in n]
     for given in (jnp.asarray(n, jnp.int32), jnp.asarray(n, jnp.float32)):
@@ -65,7 +72,9 @@ def test_golden_bidirectional(num_buckets, max_distance):
     n = np.arange(-200, 201)
     half = num_buckets // 2
     expected = [exact_bucket(abs(int(m)), half, max_distance) + (half if m < 0 else 0) for m in n]
-    np.testing.assert_array_equal(buckets(jnp.asarray(n), num_buckets, max_distance, True), expected)
+    np.testing.assert_array_equal(
+        buckets(jnp.asarray(n), num_buckets, max_distance, True), expected
+    )
 
 
 def test_logarithms_agree_away_from_boundaries():
@@ -73,7 +82,9 @@ def test_logarithms_agree_away_from_boundaries():
     for num_buckets, max_distance in SIZES[::3]:
         exact = num_buckets // 2
         starts = set(bucket_starts(num_buckets, max_distance).tolist())
-        n = [m for m in range(exact, 3 * max_distance, max(1, max_distance // 50)) if m not in starts]
+        n = [
+            m for m in range(exact, 3 * max_distance, max(1, max_distance // 50)) if m not in starts
+        ]
         large = [
             min(num_buckets - 1,
                 exact + int(math.log(m / exact) / math.log(max_distance / exact) * (num_buckets - exact)))
