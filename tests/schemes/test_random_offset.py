@@ -9,13 +9,17 @@ from posjax import model as model_lib
 from posjax.scheme import parse
 from tests.cases import MODEL, random_params, tokens
 
-EXAMPLES = ['learned(max_length=40)|random_offset(max_offset=5)', 'rope|random_offset(max_offset=5)']
+EXAMPLES = [
+    'learned(max_length=40)|random_offset(max_offset=5)',
+    'rope|random_offset(max_offset=5)',
+]
 
 
 def moved(key, pos=((0, 1, 2, 5),), batch=3, **fields):
     scheme = parse('random_offset(' + ', '.join(f'{n}={v!r}' for n, v in fields.items()) + ')')
     pos = jnp.asarray(pos)
-    return scheme.positions(pos, jnp.zeros((batch, pos.shape[1]), jnp.int32), jnp.full((1,), 4), key)
+    toks = jnp.zeros((batch, pos.shape[1]), jnp.int32)
+    return scheme.positions(pos, toks, jnp.full((1,), pos.shape[1]), key)
 
 
 def test_golden_all_positions_move_by_one_uniform_number():
