@@ -19,8 +19,9 @@ def back(ctx: Context) -> jax.Array:
 def places(ctx: Context) -> tuple[jax.Array, jax.Array]:
     """Places of queries (B|1, Q) and keys (B|1, S), from 0 at the first real token.
 
-    Padding on the left has the first real token's position number, and so has none of its own: all
-    of the first keys with one number are padding, but the last of them.
+    Padding on the left carries the position number of the first real token, so all of the first keys
+    with one number are padding, but the last of them. (Real tokens are taken for padding where a
+    scheme gives the first few of them one number, as abacus does to letters.)
     """
     same_BS = (ctx.k_pos_BS == ctx.k_pos_BS[:, :1]).astype(jnp.int32)
     padding_B1 = jnp.cumprod(same_BS, axis=1).sum(axis=1, keepdims=True) - 1
@@ -33,8 +34,7 @@ class window(Scheme):
 
         query i sees key j  where  |i - j| < size
 
-    Counted as transformers does; the reference code of Mistral sees one token more, and says
-    window - 1.
+    Counted as in transformers; the mask of Mistral's first code, |i - j| <= window, sees one more.
 
     Fields:
       size: tokens seen to the left, the token itself included, >= 1.

@@ -106,7 +106,8 @@ def test_parameters_are_kept_apart_by_field_and_part():
     alone = every(2, parse('none'), carried()).init(jax.random.key(0), dims)
     both = every(2, carried(), carried()).init(jax.random.key(0), dims)
     jax.tree.map(np.testing.assert_array_equal, alone['other'], both['other'])
-    assert np.abs(both['scheme']['carried']['vector'] - both['other']['carried']['vector']).max() > 0.1
+    one, other = (both[name]['carried']['vector'] for name in ('scheme', 'other'))
+    assert np.abs(one - other).max() > 0.1
 
 
 def test_whole_scores_and_values_of_the_layer_alone():
