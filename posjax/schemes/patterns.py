@@ -1,0 +1,120 @@
+"""Which tokens may be seen at all: windows, sinks, chunks.
+
+A pattern counts tokens, where other schemes read position numbers: numbers may be random, scaled or
+shifted, and eight of them are then not eight tokens. A token always sees itself. The causal mask is
+the model's: without one, windows and chunks reach to both sides.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from posjax.scheme import Context, Scheme, scheme
+
+
+def back(ctx: Context) -> jax.Array:
+    """How many places each key lies before each query, (1, 1, Q, S); negative after it."""
+    return (ctx.q_index_Q[:, None] - ctx.k_index_S[None, :])[None, None]
+
+
+def places(ctx: Context) -> tuple[jax.Array, jax.Array]:
+    """Places of queries (B|1, Q) and keys (B|1, S), from 0 at the first real token.
+
+    Padding on the left carries the position number of the first real token, so all of the first keys
+    with one number are padding, but the last of them. (Real tokens are taken for padding where a
+    scheme gives the first few of them one number, as abacus does to letters.)
+    """
+    same_BS = (ctx.k_pos_BS == ctx.k_pos_BS[:, :1]).astype(jnp.int32)
+    padding_B1 = jnp.cumprod(same_BS, axis=1).sum(axis=1, keepdims=True) - 1
+    return ctx.q_index_Q[None] - padding_B1, ctx.k_index_S[None] - padding_B1
+
+
+@scheme
+class window(Scheme):
+    """A sliding window over the last tokens: each sees `size` of them, itself among them.
+
+        query i sees key j  where  |i - j| < size
+
+    Counted as in transformers; the mask of Mistral's first code, |i - j| <= window, sees one more.
+
+    Fields:
+      size: tokens seen to the left, the token itself included, >= 1.
+
+    Past the training length a layer sees as many tokens as in training; all together see further.
+    """
+
+    paper = 'Beltagy et al. 2020, arXiv:2004.05150; Jiang et al. 2023 (Mistral), arXiv:2310.06825'
+    relative = True
+    beyond = 'defined; sees the last tokens only'
+
+    size: int
+
+    def check(self):
+        if self.size < 1:
+            raise ValueError(f'scheme window: size={self.size} should be at least 1 (a token sees '
+                             'itself)')  # fmt: skip
+
+    def mask(self, ctx):
+        return jnp.abs(back(ctx)) < self.size
+
+
+@scheme
+class sinks(Scheme):
+    """A sliding window beside attention sinks: the last tokens, and the first of the sequence.
+
+        query i sees key j  where  |i - j| < size  or  j < number
+
+    Positions stay those of the text; StreamingLLM also renumbers the tokens it kept. It keeps 4
+    sinks beside the window.
+
+    Fields:
+      size: tokens seen to the left, the token itself included, >= 1.
+      number: how many of the first tokens are seen from everywhere, >= 1.
+
+    Past the training length a layer sees as many tokens as in training.
+    """
+
+    paper = 'Xiao et al. 2023 (StreamingLLM), arXiv:2309.17453; Han et al. 2023, arXiv:2308.16137'
+    relative = True
+    beyond = 'defined; sees the first and last tokens only'
+
+    size: int
+    number: int = 4
+
+    def check(self):
+        for name, value in (('size', self.size), ('number', self.number)):
+            if value < 1:
+                raise ValueError(f'scheme sinks: {name}={value} should be at least 1')
+
+    def mask(self, ctx):
+        _, k_place_BS = places(ctx)
+        return (jnp.abs(back(ctx)) < self.size) | (k_place_BS < self.number)[:, None, None, :]
+
+
+@scheme
+class chunks(Scheme):
+    """Chunked attention, where tokens see their own piece of the sequence only.
+
+        query i sees key j  where  floor(i / size) = floor(j / size)
+
+    Counted from the first real token, also behind padding, as transformers does for Llama 4.
+
+    Fields:
+      size: tokens of a chunk, >= 1; Llama 4 takes 8192, in its layers with rotations.
+
+    Past the training length every chunk looks like the first.
+    """
+
+    paper = 'Meta 2025 (Llama 4, model code); Qiu et al. 2019, arXiv:1911.02972'
+    relative = True
+    beyond = 'defined; sees its chunk only'
+
+    size: int
+
+    def check(self):
+        if self.size < 1:
+            raise ValueError(f'scheme chunks: size={self.size} should be at least 1')
+
+    def mask(self, ctx):
+        q_place_BQ, k_place_BS = places(ctx)
+        q_chunk, k_chunk = q_place_BQ // self.size, k_place_BS // self.size
+        return (q_chunk[:, :, None] == k_chunk[:, None, :])[:, None]
