@@ -1,5 +1,7 @@
 """A tiny model with random parameters, and contexts, for tests of schemes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +15,20 @@ MODEL = Model(tokens=11, classes=5, layers=2, heads=2, width=16, mlp=2)
 TRAIN_LENGTH, LENGTH = 6, 9
 
 
-def random_params(scheme, model=MODEL, seed=0):
-    """Parameters off their initial values: many schemes start where they do nothing."""
-    params = model_lib.init(model, scheme, jax.random.key(seed))
+# One program per structure and shape, shared by all laws.
+apply = jax.jit(model_lib.apply, static_argnames=('model', 'weights'))
+
+
+@functools.lru_cache
+def random_params_of(text, model, seed):
+    params = model_lib.init(model, parse(text), jax.random.key(seed))
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape).astype(x.dtype), params)
+
+
+def random_params(scheme, model=MODEL, seed=0):
+    """Parameters off their initial values: many schemes start where they do nothing."""
+    return random_params_of(scheme.text, model, seed)
 
 
 def tokens(batch=3, length=LENGTH, seed=1):

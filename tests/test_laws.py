@@ -20,7 +20,7 @@ from posjax import model as model_lib
 from posjax.interventions import Intervention
 from posjax.scheme import Chain, Scheme, as_chain, chain, hooks, parse
 from posjax.spec import is_spec, is_variadic
-from tests.cases import LENGTH, MODEL, TRAIN_LENGTH, logits, random_params, tokens
+from tests.cases import LENGTH, MODEL, TRAIN_LENGTH, apply, logits, random_params, tokens
 
 
 def test_modules() -> dict:
@@ -80,13 +80,13 @@ def test_text_and_object_are_one_thing(text):
 def test_a_prefix_of_the_tokens_gives_a_prefix_of_the_logits(text):
     scheme, prefix = parse(text), 5
     params, toks = random_params(scheme), tokens()
-    whole = model_lib.apply(MODEL, params, toks, scheme, length=LENGTH).logits_BTC
-    part = model_lib.apply(MODEL, params, toks[:, :prefix], scheme, length=LENGTH).logits_BTC
+    whole = apply(MODEL, params, toks, scheme, length=LENGTH).logits_BTC
+    part = apply(MODEL, params, toks[:, :prefix], scheme, length=LENGTH).logits_BTC
     close(whole[:, :prefix], part)
     if not scheme.sees_length:
-        close(part, model_lib.apply(MODEL, params, toks[:, :prefix], scheme).logits_BTC)
+        close(part, apply(MODEL, params, toks[:, :prefix], scheme).logits_BTC)
     else:
-        shorter = model_lib.apply(MODEL, params, toks[:, :prefix], scheme).logits_BTC
+        shorter = apply(MODEL, params, toks[:, :prefix], scheme).logits_BTC
         assert np.abs(shorter - part).max() > 1e-4, 'sees_length is declared, and nothing sees it'
 
 
@@ -97,10 +97,10 @@ def test_no_gradient_flows_from_later_tokens(text):
 
     def early(embedding):
         net = {**params['net'], 'embed': {'embedding': embedding}}
-        out = model_lib.apply(MODEL, {**params, 'net': net}, toks, scheme)
+        out = apply(MODEL, {**params, 'net': net}, toks, scheme)
         return (out.logits_BTC[:, :5] ** 2).sum()
 
-    rows = np.abs(jax.grad(early)(params['net']['embed']['embedding'])).sum(axis=1)
+    rows = np.abs(jax.jit(jax.grad(early))(params['net']['embed']['embedding'])).sum(axis=1)
     assert (rows[5:] == 0).all()
     assert (rows[:5] > 0).all()
 
@@ -123,8 +123,8 @@ def test_relative_schemes_do_not_notice_a_shift_and_the_others_do(text):
     scheme = parse(text)
     params, toks = random_params(scheme), tokens()
     moved = interventions.parse('shift(by=7)')(scheme, TRAIN_LENGTH, LENGTH)
-    plain = model_lib.apply(MODEL, params, toks, scheme).logits_BTC
-    shifted = model_lib.apply(MODEL, params, toks, moved).logits_BTC
+    plain = apply(MODEL, params, toks, scheme).logits_BTC
+    shifted = apply(MODEL, params, toks, moved).logits_BTC
     if scheme.relative:
         # Beyond rounding: rotations by position 1,000 lose three more bits than by position 9.
         close(plain, shifted, rounding=1e-4)
@@ -180,16 +180,16 @@ def test_no_dead_parameters_and_no_dead_bias(text):
     params, toks = random_params(scheme), tokens()
 
     def loss(scheme_params):
-        out = model_lib.apply(MODEL, {**params, 'scheme': scheme_params}, toks, scheme)
+        out = apply(MODEL, {**params, 'scheme': scheme_params}, toks, scheme)
         return (out.logits_BTC**2).sum()
 
-    grads = jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params['scheme']))
+    grads = jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params['scheme']))
     for path, grad in grads:
         assert np.isfinite(grad).all() and np.abs(grad).max() > 0, jax.tree_util.keystr(path)
     if set(hooks(type(scheme))) - {'positions'}:
         bare = {'net': params['net'], 'scheme': {}}
-        nope = model_lib.apply(MODEL, bare, toks, parse('none')).logits_BTC
-        ours = model_lib.apply(MODEL, params, toks, scheme).logits_BTC
+        nope = apply(MODEL, bare, toks, parse('none')).logits_BTC
+        ours = apply(MODEL, params, toks, scheme).logits_BTC
         assert np.abs(ours - nope).max() > 1e-3, 'the scheme is NoPE'
 
 
@@ -197,12 +197,12 @@ def test_no_dead_parameters_and_no_dead_bias(text):
 def test_decoding_equals_prefilling(text):
     scheme = parse(text)
     params, toks = random_params(scheme), tokens()
-    whole = model_lib.apply(MODEL, params, toks, scheme, length=LENGTH).logits_BTC
+    whole = apply(MODEL, params, toks, scheme, length=LENGTH).logits_BTC
     # Room for more tokens than come, a first part at once, then one by one.
     cache = model_lib.empty_cache(MODEL, len(toks), LENGTH + 3)
     parts = []
     for part in (toks[:, :4], *jnp.split(toks[:, 4:], LENGTH - 4, axis=1)):
-        out = model_lib.apply(MODEL, params, part, scheme, cache=cache, length=LENGTH)
+        out = apply(MODEL, params, part, scheme, cache=cache, length=LENGTH)
         cache = out.cache
         parts.append(out.logits_BTC)
     close(jnp.concatenate(parts, axis=1), whole)
@@ -221,9 +221,9 @@ def test_blockwise_gradients_equal_whole(text):
 
     def grads(model):
         def loss(p):
-            return (model_lib.apply(model, p, toks, scheme).logits_BTC ** 2).mean()
+            return (apply(model, p, toks, scheme).logits_BTC ** 2).mean()
 
-        return jax.grad(loss)(params)
+        return jax.jit(jax.grad(loss))(params)
 
     jax.tree.map(close, grads(dataclasses.replace(MODEL, block=4)), grads(MODEL))
 
@@ -234,8 +234,8 @@ def test_left_padding_changes_nothing(text):
     params, toks = random_params(scheme), tokens()
     padded = jnp.concatenate([jnp.zeros((3, pad), jnp.int32), toks], axis=1)
     valid = jnp.broadcast_to(jnp.arange(LENGTH + pad)[None] >= pad, padded.shape)
-    got = model_lib.apply(MODEL, params, padded, scheme, valid_BT=valid).logits_BTC
-    close(got[:, pad:], model_lib.apply(MODEL, params, toks, scheme).logits_BTC)
+    got = apply(MODEL, params, padded, scheme, valid_BT=valid).logits_BTC
+    close(got[:, pad:], apply(MODEL, params, toks, scheme).logits_BTC)
     assert np.isfinite(got).all()
 
 
@@ -247,9 +247,9 @@ def test_a_right_padded_prompt_decodes_as_it_would_alone(text):
     cache = model_lib.empty_cache(MODEL, 1, LENGTH + pad)
     valid = jnp.arange(5 + pad)[None] < 5
     kwargs = {'length': LENGTH}
-    out = model_lib.apply(MODEL, params, padded, scheme, cache=cache, valid_BT=valid, **kwargs)
-    rest = model_lib.apply(MODEL, params, toks[:, 5:], scheme, cache=out.cache, **kwargs)
-    whole = model_lib.apply(MODEL, params, toks, scheme, **kwargs).logits_BTC
+    out = apply(MODEL, params, padded, scheme, cache=cache, valid_BT=valid, **kwargs)
+    rest = apply(MODEL, params, toks[:, 5:], scheme, cache=out.cache, **kwargs)
+    whole = apply(MODEL, params, toks, scheme, **kwargs).logits_BTC
     close(jnp.concatenate([out.logits_BTC[:, :5], rest.logits_BTC], axis=1), whole)
 
 
@@ -259,8 +259,8 @@ def test_chain_is_associative_with_identity(text):
     assert chain(scheme, none) == chain(none, scheme) == chain(scheme) == scheme
     assert chain(chain(scheme, logn), none) == chain(scheme, chain(logn, none)) == scheme | logn
     params, toks = random_params(scheme), tokens()
-    wrapped = model_lib.apply(MODEL, params, toks, as_chain(scheme)).logits_BTC
-    np.testing.assert_array_equal(wrapped, model_lib.apply(MODEL, params, toks, scheme).logits_BTC)
+    wrapped = apply(MODEL, params, toks, as_chain(scheme)).logits_BTC
+    np.testing.assert_array_equal(wrapped, apply(MODEL, params, toks, scheme).logits_BTC)
 
 
 @every
@@ -287,7 +287,7 @@ def test_equal_structure_compiles_once(text):
     @jax.jit
     def run(s, p):
         traces.append(s)
-        return model_lib.apply(MODEL, p, toks, s).logits_BTC
+        return apply(MODEL, p, toks, s).logits_BTC
 
     other = jax.tree.map(lambda leaf: leaf * 1.5, scheme)
     first, second = run(scheme, params), run(other, params)
@@ -303,13 +303,13 @@ def test_numbers_can_be_a_vmap_axis_and_differentiated(text):
     params, toks = random_params(scheme), tokens()
 
     def loss(s):
-        return (model_lib.apply(MODEL, params, toks, s).logits_BTC ** 2).mean()
+        return (apply(MODEL, params, toks, s).logits_BTC ** 2).mean()
 
     grid = jax.tree.map(lambda leaf: jnp.float32([leaf, 1.3 * leaf]), scheme)
     if jax.tree.leaves(scheme):
-        alone = [loss(jax.tree.map(lambda leaf, i=i: leaf[i], grid)) for i in range(2)]
-        close(jax.vmap(loss)(grid), jnp.stack(alone))
-        grads = jax.tree.leaves(jax.grad(loss)(jax.tree.map(jnp.float32, scheme)))
+        alone = [jax.jit(loss)(jax.tree.map(lambda leaf, i=i: leaf[i], grid)) for i in range(2)]
+        close(jax.jit(jax.vmap(loss))(grid), jnp.stack(alone))
+        grads = jax.tree.leaves(jax.jit(jax.grad(loss))(jax.tree.map(jnp.float32, scheme)))
         assert all(np.isfinite(g) and g != 0 for g in grads)
 
 
