@@ -38,7 +38,7 @@ def markdown() -> str:
             inspect.getdoc(cls).splitlines()[0].rstrip('.').split(':')[0],
             ', '.join(hooks(cls)) or '–',
             'yes' if learns(cls) else 'no',
-            'yes' if cls.relative else 'no',
+            'yes' if example(cls).relative else 'no',
             cls.beyond,
             cls.paper,
         ))  # fmt: skip

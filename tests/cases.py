@@ -37,9 +37,8 @@ def tokens(batch=3, length=LENGTH, seed=1):
 
 def logits(text, length=LENGTH, model=MODEL, **kwargs):
     scheme = parse(text)
-    return model_lib.apply(
-        model, random_params(scheme), tokens(length=length), scheme, **kwargs
-    ).logits_BTC
+    toks = tokens(length=length)
+    return apply(model, random_params(scheme), toks, scheme, length=length, **kwargs).logits_BTC
 
 
 def context(

@@ -5,6 +5,7 @@ OTHER = {field: [values]} there names legal values of a field whose type alone d
 """
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 import typing
@@ -49,6 +50,55 @@ every = pytest.mark.parametrize('text', TEXTS + slowly(CHAINS[:2]) + slowly(CHAI
 each_alone = pytest.mark.parametrize('text', TEXTS)
 
 
+@pytest.fixture(autouse=True)
+def compile_quickly():
+    """Most of the work is compiling small programs once; they need not be fast."""
+    jax.config.update('jax_disable_most_optimizations', True)
+    yield
+    jax.config.update('jax_disable_most_optimizations', False)
+
+
+ONE_LAYER = dataclasses.replace(MODEL, layers=1)
+
+
+def model_of(scheme):
+    """The tiny model, with two layers where the scheme has something of its own for each."""
+    parts = as_chain(scheme).parts
+    mixed = any(is_spec(f.type) for part in parts for f in dataclasses.fields(part))
+    return MODEL if mixed or shapes(scheme, MODEL) != shapes(scheme, ONE_LAYER) else ONE_LAYER
+
+
+def shapes(scheme, model=MODEL):
+    """Shapes and dtypes of the scheme's parameters."""
+    return jax.eval_shape(lambda: as_chain(scheme).init(jax.random.key(0), model.dims))
+
+
+def parameters(scheme):
+    return random_params(scheme, model_of(scheme))
+
+
+def run(scheme, toks=None, **kwargs):
+    """The tiny model on the tokens; `length` is always given, so that programs are shared."""
+    toks = tokens() if toks is None else toks
+    kwargs = {'length': LENGTH} | kwargs
+    return apply(model_of(scheme), parameters(scheme), toks, scheme, **kwargs)
+
+
+@functools.lru_cache
+def differentiated(text, block=0):
+    """Logits, and gradients of their mean square by parameters and by the scheme's numbers."""
+    scheme = parse(text)
+    model = dataclasses.replace(model_of(scheme), block=block)
+
+    def loss(params, numbers):
+        logits = model_lib.apply(model, params, tokens(), numbers, length=LENGTH).logits_BTC
+        return (logits**2).mean(), logits
+
+    numbers = jax.tree.map(jnp.float32, scheme)
+    grads, logits = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(parameters(scheme), numbers)
+    return logits, *grads
+
+
 def close(a, b, rounding=1e-5):
     """Equal up to float32 rounding, measured against the largest value at hand."""
     a, b = np.asarray(a), np.asarray(b)
@@ -79,25 +129,24 @@ def test_text_and_object_are_one_thing(text):
 @every
 def test_a_prefix_of_the_tokens_gives_a_prefix_of_the_logits(text):
     scheme, prefix = parse(text), 5
-    params, toks = random_params(scheme), tokens()
-    whole = apply(MODEL, params, toks, scheme, length=LENGTH).logits_BTC
-    part = apply(MODEL, params, toks[:, :prefix], scheme, length=LENGTH).logits_BTC
+    whole, part = run(scheme).logits_BTC, run(scheme, tokens()[:, :prefix]).logits_BTC
     close(whole[:, :prefix], part)
+    shorter = run(scheme, tokens()[:, :prefix], length=prefix).logits_BTC
     if not scheme.sees_length:
-        close(part, apply(MODEL, params, toks[:, :prefix], scheme).logits_BTC)
+        close(part, shorter)
     else:
-        shorter = apply(MODEL, params, toks[:, :prefix], scheme).logits_BTC
         assert np.abs(shorter - part).max() > 1e-4, 'sees_length is declared, and nothing sees it'
 
 
+@pytest.mark.slow
 @every
 def test_no_gradient_flows_from_later_tokens(text):
     scheme = parse(text)
-    params, toks = random_params(scheme), jnp.arange(LENGTH)[None]  # every token once
+    params, toks = parameters(scheme), jnp.arange(LENGTH)[None]  # every token once
 
     def early(embedding):
         net = {**params['net'], 'embed': {'embedding': embedding}}
-        out = apply(MODEL, {**params, 'net': net}, toks, scheme)
+        out = apply(model_of(scheme), {**params, 'net': net}, toks, scheme)
         return (out.logits_BTC[:, :5] ** 2).sum()
 
     rows = np.abs(jax.jit(jax.grad(early))(params['net']['embed']['embedding'])).sum(axis=1)
@@ -106,25 +155,25 @@ def test_no_gradient_flows_from_later_tokens(text):
 
 
 @every
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_past_the_training_length(text, dtype):
-    model = dataclasses.replace(MODEL, dtype=dtype)
-    out = logits(text, length=4 * TRAIN_LENGTH, model=model)
-    assert out.shape == (3, 4 * TRAIN_LENGTH, MODEL.classes) and out.dtype == jnp.float32
-    assert np.isfinite(out).all()
-    if dtype == 'bfloat16':
-        full = logits(text, length=4 * TRAIN_LENGTH)
-        # Eight bits of mantissa through two layers: near, and not the same.
-        assert 0 < np.abs(out - full).max() < 0.15 * np.abs(full).max()
+def test_past_the_training_length(text):
+    length = 4 * TRAIN_LENGTH
+    full, half = (
+        logits(text, length, dataclasses.replace(model_of(parse(text)), dtype=dtype))
+        for dtype in ('float32', 'bfloat16')
+    )
+    for out in (full, half):
+        assert out.shape == (3, length, MODEL.classes) and out.dtype == jnp.float32
+        assert np.isfinite(out).all()
+    # Eight bits of mantissa through two layers: near, and not the same.
+    assert 0 < np.abs(half - full).max() < 0.15 * np.abs(full).max()
 
 
 @every
 def test_relative_schemes_do_not_notice_a_shift_and_the_others_do(text):
     scheme = parse(text)
-    params, toks = random_params(scheme), tokens()
     moved = interventions.parse('shift(by=7)')(scheme, TRAIN_LENGTH, LENGTH)
-    plain = apply(MODEL, params, toks, scheme).logits_BTC
-    shifted = apply(MODEL, params, toks, moved).logits_BTC
+    plain = run(scheme).logits_BTC
+    shifted = apply(model_of(scheme), parameters(scheme), tokens(), moved, length=LENGTH).logits_BTC
     if scheme.relative:
         # Beyond rounding: rotations by position 1,000 lose three more bits than by position 9.
         close(plain, shifted, rounding=1e-4)
@@ -150,10 +199,6 @@ def other_values(scheme, field, value):
     return [tuple(v * 1.7 + 0.1 for v in value)] if value else [(0.3,) * MODEL.heads]
 
 
-def shapes(scheme):
-    return jax.eval_shape(lambda: as_chain(scheme).init(jax.random.key(0), MODEL.dims))
-
-
 @each_alone
 def test_no_dead_knobs(text):
     scheme = parse(text)
@@ -161,7 +206,7 @@ def test_no_dead_knobs(text):
         return  # its parts are tried where they stand alone
     # Positions alone change nothing: let something read them.
     reader = parse('none' if hooks(type(scheme)) != ('positions',) else 'sinusoidal')
-    before = logits(chain(reader, scheme).text)
+    before = run(chain(reader, scheme)).logits_BTC
     for field in dataclasses.fields(scheme):
         values = other_values(scheme, field, getattr(scheme, field.name))
         assert values or is_spec(field.type) or is_variadic(field.type), field.name
@@ -170,87 +215,64 @@ def test_no_dead_knobs(text):
             changed.check()
             if shapes(changed) != shapes(scheme):
                 continue  # more or fewer parameters: alive
-            after = logits(chain(reader, changed).text)
+            after = run(chain(reader, changed)).logits_BTC
             assert np.abs(after - before).max() > 1e-5, f'{field.name}={value} changes nothing'
 
 
 @every
 def test_no_dead_parameters_and_no_dead_bias(text):
     scheme = parse(text)
-    params, toks = random_params(scheme), tokens()
-
-    def loss(scheme_params):
-        out = apply(MODEL, {**params, 'scheme': scheme_params}, toks, scheme)
-        return (out.logits_BTC**2).sum()
-
-    grads = jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params['scheme']))
-    for path, grad in grads:
+    logits, grads, _ = differentiated(text)
+    for path, grad in jax.tree_util.tree_leaves_with_path(grads['scheme']):
         assert np.isfinite(grad).all() and np.abs(grad).max() > 0, jax.tree_util.keystr(path)
     if set(hooks(type(scheme))) - {'positions'}:
-        bare = {'net': params['net'], 'scheme': {}}
-        nope = apply(MODEL, bare, toks, parse('none')).logits_BTC
-        ours = apply(MODEL, params, toks, scheme).logits_BTC
-        assert np.abs(ours - nope).max() > 1e-3, 'the scheme is NoPE'
+        bare = {'net': parameters(scheme)['net'], 'scheme': {}}
+        nope = apply(model_of(scheme), bare, tokens(), parse('none'), length=LENGTH).logits_BTC
+        assert np.abs(logits - nope).max() > 1e-3, 'the scheme is NoPE'
 
 
 @every
 def test_decoding_equals_prefilling(text):
-    scheme = parse(text)
-    params, toks = random_params(scheme), tokens()
-    whole = apply(MODEL, params, toks, scheme, length=LENGTH).logits_BTC
+    scheme, toks = parse(text), tokens()
     # Room for more tokens than come, a first part at once, then one by one.
-    cache = model_lib.empty_cache(MODEL, len(toks), LENGTH + 3)
-    parts = []
-    for part in (toks[:, :4], *jnp.split(toks[:, 4:], LENGTH - 4, axis=1)):
-        out = apply(MODEL, params, part, scheme, cache=cache, length=LENGTH)
-        cache = out.cache
+    cache = model_lib.empty_cache(model_of(scheme), len(toks), LENGTH + 3)
+    out = run(scheme, toks[:, :4], cache=cache, valid_BT=jnp.ones((3, 4), bool))
+    parts = [out.logits_BTC]
+    for part in jnp.split(toks[:, 4:], LENGTH - 4, axis=1):
+        out = run(scheme, part, cache=out.cache)
         parts.append(out.logits_BTC)
-    close(jnp.concatenate(parts, axis=1), whole)
+    close(jnp.concatenate(parts, axis=1), run(scheme).logits_BTC)
+
+
+@every
+def test_a_right_padded_prompt_decodes_as_it_would_alone(text):
+    scheme, toks = parse(text), tokens()
+    cache = model_lib.empty_cache(model_of(scheme), len(toks), LENGTH + 3)
+    prompt = jnp.pad(toks[:, :2], ((0, 0), (0, 2)))
+    valid = jnp.broadcast_to(jnp.arange(4)[None] < 2, prompt.shape)
+    out = run(scheme, prompt, cache=cache, valid_BT=valid)
+    parts = [out.logits_BTC[:, :2]]
+    for part in jnp.split(toks[:, 2:], LENGTH - 2, axis=1):
+        out = run(scheme, part, cache=out.cache)
+        parts.append(out.logits_BTC)
+    close(jnp.concatenate(parts, axis=1), run(scheme).logits_BTC)
 
 
 @every
 @pytest.mark.parametrize('block', slowly([4, 1, 9]))
 def test_blockwise_equals_whole(text, block):
-    close(logits(text, model=dataclasses.replace(MODEL, block=block)), logits(text))
-
-
-@every
-def test_blockwise_gradients_equal_whole(text):
-    scheme = parse(text)
-    params, toks = random_params(scheme), tokens()
-
-    def grads(model):
-        def loss(p):
-            return (apply(model, p, toks, scheme).logits_BTC ** 2).mean()
-
-        return jax.jit(jax.grad(loss))(params)
-
-    jax.tree.map(close, grads(dataclasses.replace(MODEL, block=4)), grads(MODEL))
+    whole, by_blocks = differentiated(text), differentiated(text, block)
+    jax.tree.map(close, by_blocks, whole)
 
 
 @every
 def test_left_padding_changes_nothing(text):
     scheme, pad = parse(text), 3
-    params, toks = random_params(scheme), tokens()
-    padded = jnp.concatenate([jnp.zeros((3, pad), jnp.int32), toks], axis=1)
+    padded = jnp.concatenate([jnp.zeros((3, pad), jnp.int32), tokens()], axis=1)
     valid = jnp.broadcast_to(jnp.arange(LENGTH + pad)[None] >= pad, padded.shape)
-    got = apply(MODEL, params, padded, scheme, valid_BT=valid).logits_BTC
-    close(got[:, pad:], apply(MODEL, params, toks, scheme).logits_BTC)
+    got = run(scheme, padded, valid_BT=valid).logits_BTC
+    close(got[:, pad:], run(scheme).logits_BTC)
     assert np.isfinite(got).all()
-
-
-@every
-def test_a_right_padded_prompt_decodes_as_it_would_alone(text):
-    scheme, pad = parse(text), 2
-    params, toks = random_params(scheme), tokens(batch=1)
-    padded = jnp.pad(toks[:, :5], ((0, 0), (0, pad)))
-    cache = model_lib.empty_cache(MODEL, 1, LENGTH + pad)
-    valid = jnp.arange(5 + pad)[None] < 5
-    kwargs = {'length': LENGTH}
-    out = apply(MODEL, params, padded, scheme, cache=cache, valid_BT=valid, **kwargs)
-    rest = apply(MODEL, params, toks[:, 5:], scheme, cache=out.cache, **kwargs)
-    whole = apply(MODEL, params, toks, scheme, **kwargs).logits_BTC
-    close(jnp.concatenate([out.logits_BTC[:, :5], rest.logits_BTC], axis=1), whole)
 
 
 @every
@@ -258,9 +280,6 @@ def test_chain_is_associative_with_identity(text):
     scheme, none, logn = parse(text), parse('none'), parse('logn(train_length=6)')
     assert chain(scheme, none) == chain(none, scheme) == chain(scheme) == scheme
     assert chain(chain(scheme, logn), none) == chain(scheme, chain(logn, none)) == scheme | logn
-    params, toks = random_params(scheme), tokens()
-    wrapped = apply(MODEL, params, toks, as_chain(scheme)).logits_BTC
-    np.testing.assert_array_equal(wrapped, apply(MODEL, params, toks, scheme).logits_BTC)
 
 
 @every
@@ -271,7 +290,7 @@ def test_interventions_keep_the_parameter_tree(text, change):
 
     assert shapes(changed) == shapes(scheme)
     # Not only shapes: a part's initial values follow its name, not its place in the chain.
-    a, b = (model_lib.init(MODEL, s, jax.random.key(0)) for s in (changed, scheme))
+    a, b = (model_lib.init(ONE_LAYER, s, jax.random.key(0)) for s in (changed, scheme))
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
@@ -281,18 +300,13 @@ def test_every_intervention_is_tried_above():
 
 @every
 def test_equal_structure_compiles_once(text):
-    scheme, traces = parse(text), []
-    params, toks = random_params(scheme), tokens()
-
-    @jax.jit
-    def run(s, p):
-        traces.append(s)
-        return apply(MODEL, p, toks, s).logits_BTC
-
+    scheme = parse(text)
+    first = run(scheme).logits_BTC
+    programs = apply._cache_size()
     other = jax.tree.map(lambda leaf: leaf * 1.5, scheme)
-    first, second = run(scheme, params), run(other, params)
-    run(parse(text), params)
-    assert len(traces) == 1
+    second = apply(model_of(scheme), parameters(scheme), tokens(), other, length=LENGTH).logits_BTC
+    run(parse(text))
+    assert apply._cache_size() == programs
     if jax.tree.leaves(scheme):
         assert np.abs(first - second).max() > 1e-5
 
@@ -300,17 +314,19 @@ def test_equal_structure_compiles_once(text):
 @every
 def test_numbers_can_be_a_vmap_axis_and_differentiated(text):
     scheme = parse(text)
-    params, toks = random_params(scheme), tokens()
-
-    def loss(s):
-        return (apply(MODEL, params, toks, s).logits_BTC ** 2).mean()
-
+    model, params, toks = model_of(scheme), parameters(scheme), tokens()
+    if not jax.tree.leaves(scheme):
+        return
     grid = jax.tree.map(lambda leaf: jnp.float32([leaf, 1.3 * leaf]), scheme)
-    if jax.tree.leaves(scheme):
-        alone = [jax.jit(loss)(jax.tree.map(lambda leaf, i=i: leaf[i], grid)) for i in range(2)]
-        close(jax.jit(jax.vmap(loss))(grid), jnp.stack(alone))
-        grads = jax.tree.leaves(jax.jit(jax.grad(loss))(jax.tree.map(jnp.float32, scheme)))
-        assert all(np.isfinite(g) and g != 0 for g in grads)
+
+    def one(s):
+        return model_lib.apply(model, params, toks, s, length=LENGTH).logits_BTC
+
+    for i, row in enumerate(jax.jit(jax.vmap(one))(grid)):
+        alone = jax.tree.map(lambda leaf, i=i: float(leaf[i]), grid)
+        close(row, apply(model, params, toks, alone, length=LENGTH).logits_BTC)
+    _, _, numbers = differentiated(text)
+    assert all(np.isfinite(g) and g != 0 for g in jax.tree.leaves(numbers))
 
 
 def test_a_chain_names_its_parts_once_each():

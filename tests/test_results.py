@@ -57,14 +57,17 @@ def test_csv_round_trip(tmp_path):
     assert len(results.read(path, ())) == 7
 
 
+HEADER = ','.join(results.COLUMNS[:9]) + '\n'
+
+
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
         ('', "has no column 'task'"),
         ('task,scheme\n', "has no column 'seed'"),
-        (','.join(results.COLUMNS[:9]) + '\nlag,rope,0,32,32,none,all,accuracy,x\n', "line 2: value='x'"),
-        (','.join(results.COLUMNS[:9]) + '\nlag,rope,0\n', 'line 2: 9 fields expected'),
-        (','.join(results.COLUMNS[:9]) + '\n' + 'a,' * 12 + '\n', 'line 2: 9 fields expected'),
+        (HEADER + 'lag,rope,0,32,32,none,all,accuracy,x\n', "line 2: value='x'"),
+        (HEADER + 'lag,rope,0\n', 'line 2: 9 fields expected'),
+        (HEADER + 'a,' * 12 + '\n', 'line 2: 9 fields expected'),
         ('\xff\xfe', 'cannot read'),
     ],
 )  # fmt: skip

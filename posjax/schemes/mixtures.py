@@ -102,10 +102,6 @@ class every(Scheme):
         name = 'other' if (layer + 1) % self.n == 0 else 'scheme'
         return as_chain(getattr(self, name)), params.get(name, {})
 
-    def qk(self, params, q_BQHK, k_BSHK, ctx):
-        inside, own = self._of(ctx.layer, params)
-        return inside.qk(own, q_BQHK, k_BSHK, ctx)
-
     def scores(self, params, q_BQHK, k_BSHK, ctx):
         inside, own = self._of(ctx.layer, params)
         return inside.scores(own, q_BQHK, k_BSHK, ctx)
@@ -187,39 +183,35 @@ class heads(Scheme):
         for name, own in zip(('first', 'second'), split, strict=True):
             yield as_chain(getattr(self, name)), params.get(name, {}), *own
 
-    def qk(self, params, q_BQHK, k_BSHK, ctx):
-        turned = [
-            inside.qk(own, q, k, ctx) for inside, own, q, k in self._each(params, 2, q_BQHK, k_BSHK)
-        ]
-        sizes = [q.shape[-1] for q, _ in turned]
-        if sizes[0] != sizes[1]:
-            self._check_sizes(sizes)
-        return tuple(
-            jnp.concatenate([_widen(x, max(sizes)) for x in pair], axis=2)
-            for pair in zip(*turned, strict=True)
-        )
-
-    def _check_sizes(self, sizes: list[int]) -> None:
-        """Zeros add nothing to q.k, but they may to a score of another kind."""
-        for inside in (self.first, self.second):
-            if any('scores' in hooks(type(part)) for part in as_chain(inside).parts):
-                raise ValueError(
-                    f'scheme {self.text}: heads of {sizes[0]} and {sizes[1]} dimensions cannot be '
-                    f'side by side where {inside.text} defines the whole score; mix by layers, '
-                    'with every(...)'
-                )
-
     def scores(self, params, q_BQHK, k_BSHK, ctx):
-        scored = []
-        for inside, own, q, k in self._each(params, 2, q_BQHK, k_BSHK):
-            s_BHQS, seen = inside.scores(own, q, k, ctx), inside.mask(ctx)
-            # The `mask` hook is not told how many heads there are; here they are at hand.
-            scored.append(s_BHQS if seen is None else jnp.where(seen, s_BHQS, _HIDDEN))
+        scored = [
+            inside.scores(own, q, k, ctx._replace(heads=q.shape[2]))
+            for inside, own, q, k in self._each(params, 2, q_BQHK, k_BSHK)
+        ]
         return jnp.concatenate(scored, axis=1)
+
+    def mask(self, ctx):
+        counts = (self.count, ctx.heads - self.count)
+        seen = [
+            as_chain(inside).mask(ctx._replace(heads=count))
+            for inside, count in zip((self.first, self.second), counts, strict=True)
+        ]
+        if all(part is None for part in seen):
+            return None
+        shape = (ctx.q_index_Q.size, ctx.k_index_S.size)
+        seen = [jnp.ones((1, 1, *shape), bool) if part is None else part for part in seen]
+        batch = max(part.shape[0] for part in seen)
+        return jnp.concatenate(
+            [
+                jnp.broadcast_to(part, (batch, n, *shape))
+                for part, n in zip(seen, counts, strict=True)
+            ],
+            axis=1,
+        )
 
     def gather(self, params, weights_BHQS, ctx):
         gathered = [
-            (inside.gather(own, weights, ctx), weights.shape[1])
+            (inside.gather(own, weights, ctx._replace(heads=weights.shape[1])), weights.shape[1])
             for inside, own, weights in self._each(params, 1, weights_BHQS)
         ]
         like = next((values for values, _ in gathered if values is not None), None)
@@ -231,8 +223,3 @@ class heads(Scheme):
             for values, count in gathered
         ]
         return jnp.concatenate(filled, axis=2)
-
-
-def _widen(x, size: int):
-    """The last dimension filled up with zeros."""
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1])])

@@ -11,21 +11,19 @@ import jax.numpy as jnp
 from posjax.scheme import Context, Scheme, scheme
 
 
-def back(ctx: Context) -> jax.Array:
-    """How many places each key lies before each query, (1, 1, Q, S); negative after it."""
-    return (ctx.q_index_Q[:, None] - ctx.k_index_S[None, :])[None, None]
-
-
 def places(ctx: Context) -> tuple[jax.Array, jax.Array]:
-    """Places of queries (B|1, Q) and keys (B|1, S), from 0 at the first real token.
+    """How many tokens come before each query (B|1, Q) and key (B|1, S); padding does not count."""
+    if ctx.valid_BS is None:
+        return ctx.q_index_Q[None], ctx.k_index_S[None]
+    k_place_BS = jnp.maximum(jnp.cumsum(ctx.valid_BS, axis=1) - 1, 0)
+    # A query is one of the keys.
+    return jnp.take(k_place_BS, ctx.q_index_Q - ctx.k_index_S[0], axis=1), k_place_BS
 
-    Padding on the left carries the position number of the first real token, so all of the first keys
-    with one number are padding, but the last of them. (Real tokens are taken for padding where a
-    scheme gives the first few of them one number, as abacus does to letters.)
-    """
-    same_BS = (ctx.k_pos_BS == ctx.k_pos_BS[:, :1]).astype(jnp.int32)
-    padding_B1 = jnp.cumprod(same_BS, axis=1).sum(axis=1, keepdims=True) - 1
-    return ctx.q_index_Q[None] - padding_B1, ctx.k_index_S[None] - padding_B1
+
+def back(ctx: Context) -> jax.Array:
+    """How many tokens each key lies before each query, (B|1, 1, Q, S); negative after it."""
+    q_place_BQ, k_place_BS = places(ctx)
+    return q_place_BQ[:, None, :, None] - k_place_BS[:, None, None, :]
 
 
 @scheme

@@ -40,7 +40,7 @@ def test_slopes_for_any_number_of_heads():
     for heads in range(1, 71):
         slopes = paper_slopes(heads)
         np.testing.assert_allclose(slopes, authors_slopes(heads), rtol=1e-12)
-        assert len(set(slopes)) == heads and 0 < min(slopes) and max(slopes) < 1
+        assert len(set(slopes)) == heads and min(slopes) > 0 and max(slopes) < 1
 
 
 def mpt_slopes(heads, bias_max=8):

@@ -11,8 +11,8 @@ from posjax.scheme import Dims, parse
 from posjax.schemes.fire import interpolated
 from tests.cases import context
 
-# Thresholds within the few positions of the laws: far ones normalise all queries alike. Widths whose
-# random draws leave c away from 0, where its gradient is a small difference of large numbers.
+# Thresholds within the few positions of the laws: far ones normalise all queries alike. Widths
+# whose random draws leave c away from 0, where its gradient is a small difference of large numbers.
 EXAMPLES = ['fire(hidden=12, threshold=3.0)', 'fire(hidden=24, threshold=4.0, shared=True)']
 
 

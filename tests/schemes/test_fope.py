@@ -88,7 +88,7 @@ def test_a_pair_turns_when_its_wavelength_fits_into_training(train_length):
     cos, sin = waves(
         jnp.asarray([[5]]), inv_freq(1e4, 8), 2 * np.pi / train_length, jnp.zeros((2, 1, 4, 4))
     )
-    turning = (6.28 < train_length, 62.8 < train_length, 628.3 < train_length, False)
+    turning = (train_length > 6.28, train_length > 62.8, train_length > 628.3, False)
     np.testing.assert_array_equal(sin[0, 0, 0] != 0, turning)
     np.testing.assert_array_equal(cos[0, 0, 0] != 1, turning)
 

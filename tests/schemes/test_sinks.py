@@ -28,7 +28,9 @@ def test_golden(size, number, causal):
     np.testing.assert_allclose(got[0], expected, atol=2e-6)
 
 
-@pytest.mark.parametrize('numbers', [[0, 1, 2, 3], [7, 8, 9, 10], [2, 90, 500, 501], [0, 0.5, 1, 2]])
+@pytest.mark.parametrize(
+    'numbers', [[0, 1, 2, 3], [7, 8, 9, 10], [2, 90, 500, 501], [0, 0.5, 1, 2]]
+)
 def test_sinks_are_the_first_real_tokens_whatever_their_numbers(numbers):
     # Two places of padding carry the first token's number.
     padded = [numbers[0]] * 2 + numbers

@@ -16,8 +16,8 @@ EXAMPLES = [
     't5(num_buckets=4, max_distance=8)',
     't5(num_buckets=8, max_distance=20, bidirectional=True)',
 ]
-# One token more or less moves no boundary among the few distances of the laws; odd numbers of buckets
-# serve one direction only.
+# One token more or less moves no boundary among the few distances of the laws; odd numbers of
+# buckets serve one direction only.
 OTHER = {'max_distance': [8, 20], 'num_buckets': [4, 8]}
 
 SIZES = [
@@ -87,7 +87,8 @@ def test_logarithms_agree_away_from_boundaries():
         ]
         large = [
             min(num_buckets - 1,
-                exact + int(math.log(m / exact) / math.log(max_distance / exact) * (num_buckets - exact)))
+                exact + int(math.log(m / exact) / math.log(max_distance / exact)
+                            * (num_buckets - exact)))
             for m in n
         ]  # fmt: skip
         np.testing.assert_array_equal(buckets(jnp.asarray(n), num_buckets, max_distance), large)
