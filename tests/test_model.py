@@ -93,7 +93,8 @@ def test_bidirectional_nope_is_a_function_of_a_bag():
     params, toks = random_params(NOPE), tokens()
     plain = model_lib.apply(model, params, toks, NOPE).logits_BTC
     back = model_lib.apply(model, params, toks[:, ::-1], NOPE).logits_BTC
-    np.testing.assert_allclose(back[:, ::-1], plain, atol=2e-5)
+    # Sums over keys run in another order, and logits reach 40.
+    np.testing.assert_allclose(back[:, ::-1], plain, atol=2e-4)
 
 
 @pytest.mark.parametrize('text', ['none', 'rope', 'sinusoidal'])

@@ -20,9 +20,6 @@ from posjax.scheme import Chain, Dims, Params, Scheme, as_chain, hooks, scheme
 from posjax.schemes.none import none
 from posjax.schemes.rope import rope
 
-# What attention gives hidden keys: large and finite, its exponential is exactly 0.
-_HIDDEN = -1e30
-
 
 def _check_inside(owner: Scheme, inside: Scheme) -> None:
     """Raises ValueError where a scheme acts outside layers and heads."""

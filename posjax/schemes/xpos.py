@@ -97,5 +97,6 @@ class xpos(Scheme):
         return rotate(q_BQHK, ctx.q_pos_BQ, freq_F), rotate(k_BSHK, ctx.k_pos_BS, freq_F)
 
     def scores(self, params, q_BQHK, k_BSHK, ctx):
+        q_BQHK, k_BSHK = self.qk(params, q_BQHK, k_BSHK, ctx)
         decay_F = log_decay(q_BQHK.shape[-1], self.scale_base, self.gamma)
         return decayed_scores(q_BQHK, k_BSHK, distance(ctx), decay_F) * ctx.scale

@@ -75,7 +75,7 @@ def test_a_bias_of_the_key_alone_is_the_same_only_under_a_causal_mask():
         s = np.where(np.tril(np.ones((5, 5), bool)) | (not causal), scores, -np.inf)
         key_only = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
         scheme = parse('alibi(slopes=(0.25,))')
-        _, weights = attend(scheme, {}, q, k, k, context(np.arange(5)), causal)
+        _, weights = attend(scheme, {}, q, k, k, context(np.arange(5), causal=causal))
         error = np.abs(weights[0, 0] - key_only).max()
         assert error < 1e-6 if causal else error > 0.1
 

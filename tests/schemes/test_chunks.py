@@ -17,7 +17,9 @@ EXAMPLES = ['chunks(size=4)', 'rope|chunks(size=2)']
 def test_golden(size, causal):
     q, k, v = np.random.default_rng(size).normal(size=(3, 11, 3, 8))
     arrays = [jnp.float32(x)[None] for x in (q, k, v)]
-    got, _ = attend(parse(f'chunks(size={size})'), {}, *arrays, context(np.arange(11)), causal)
+    got, _ = attend(
+        parse(f'chunks(size={size})'), {}, *arrays, context(np.arange(11), causal=causal)
+    )
     expected = attention64(q, k, v, lambda i, j: i // size == j // size and (j <= i or not causal))
     assert expected.dtype == np.float64
     np.testing.assert_allclose(got[0], expected, atol=2e-6)
@@ -26,15 +28,17 @@ def test_golden(size, causal):
 @pytest.mark.parametrize('numbers', [[0, 1, 2, 3, 4], [7, 8, 9, 10, 11], [2, 90, 500, 501, 700]])
 @pytest.mark.parametrize('padding', [0, 1, 2, 3])
 def test_chunks_start_at_the_first_real_token(numbers, padding):
-    seen = parse('chunks(size=2)').mask(context([numbers[0]] * padding + numbers))[0, 0]
+    valid = [False] * padding + [True] * 5
+    ctx = context([numbers[0]] * padding + numbers, valid=valid)
+    seen = parse('chunks(size=2)').mask(ctx)[0, 0]
     expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
     np.testing.assert_array_equal(seen[padding:, padding:], expected)
 
 
 def test_every_example_by_its_own_padding():
     ctx = context(np.arange(4))
-    pos = jnp.asarray([[0, 1, 2, 3], [0, 0, 1, 2]])
-    seen = parse('chunks(size=2)').mask(ctx._replace(q_pos_BQ=pos, k_pos_BS=pos))
+    valid = jnp.asarray([[True] * 4, [False] + [True] * 3])
+    seen = parse('chunks(size=2)').mask(ctx._replace(valid_BS=valid))
     assert seen.shape == (2, 1, 4, 4)
     assert seen[0, 0, 2].tolist() == [0, 0, 1, 1]
     assert seen[1, 0, 2].tolist() == [0, 1, 1, 0]

@@ -56,7 +56,7 @@ def test_biases_are_not_scaled():
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(2, 1, 3, 2, 8))
     ctx, biased = context([0, 1, 40]), parse('logn_position(train_length=4)|alibi')
-    got = biased.scores({}, *biased.qk({}, jnp.float32(q), jnp.float32(k), ctx), ctx)
+    got = biased.scores({}, jnp.float32(q), jnp.float32(k), ctx)
     factor = np.array([1, 1, np.log(41) / np.log(4)])[None, None, :, None]
     plain = np.einsum('bqhk,bshk->bhqs', q, k) / np.sqrt(8)
     bias = np.asarray(parse('alibi').bias({}, q, k, ctx), np.float64)

@@ -25,8 +25,7 @@ def paper_score(q_K, k_K, t, s, delta_K, theta):
 def scores(text, params, q, k, q_pos, k_pos, layer=0):
     ctx = context(q_pos, k_pos, head_dim=q.shape[-1])._replace(layer=layer)
     scheme = parse(text)
-    q, k = scheme.qk(params, jnp.float32(q)[None], jnp.float32(k)[None], ctx)
-    return np.asarray(scheme.scores(params, q, k, ctx))[0]
+    return np.asarray(scheme.scores(params, jnp.float32(q)[None], jnp.float32(k)[None], ctx))[0]
 
 
 def compare(text, dim, q_pos, k_pos, theta, atol):

@@ -52,7 +52,9 @@ def test_golden(max_distance, positions, causal, with_values):
         params['values'] = jnp.float32(tables[1])
     scheme = parse(f'shaw(max_distance={max_distance}, values={with_values})')
     ctx = context(positions, head_dim=dim)._replace(layer=1)
-    got, _ = attend(scheme, params, *(jnp.float32(x[None]) for x in (q, k, v)), ctx, causal)
+    got, _ = attend(
+        scheme, params, *(jnp.float32(x[None]) for x in (q, k, v)), ctx._replace(causal=causal)
+    )
     values = tables[1, 1] * with_values
     expected = reference(q, k, v, tables[0, 1], values, positions, max_distance, causal)
     assert expected.dtype == np.float64

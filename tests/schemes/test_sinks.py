@@ -18,7 +18,7 @@ def test_golden(size, number, causal):
     q, k, v = np.random.default_rng(size).normal(size=(3, 9, 3, 8))
     arrays = [jnp.float32(x)[None] for x in (q, k, v)]
     scheme = parse(f'sinks(size={size}, number={number})')
-    got, _ = attend(scheme, {}, *arrays, context(np.arange(9)), causal)
+    got, _ = attend(scheme, {}, *arrays, context(np.arange(9), causal=causal))
 
     def seen(i, j):
         return (j in range(i - size + 1, i + size) or j in range(number)) and (j <= i or not causal)
@@ -32,9 +32,9 @@ def test_golden(size, number, causal):
     'numbers', [[0, 1, 2, 3], [7, 8, 9, 10], [2, 90, 500, 501], [0, 0.5, 1, 2]]
 )
 def test_sinks_are_the_first_real_tokens_whatever_their_numbers(numbers):
-    # Two places of padding carry the first token's number.
     padded = [numbers[0]] * 2 + numbers
-    seen = parse('sinks(size=1, number=1)').mask(context(padded))[0, 0]
+    ctx = context(padded, valid=[False] * 2 + [True] * 4)
+    seen = parse('sinks(size=1, number=1)').mask(ctx)[0, 0]
     np.testing.assert_array_equal(seen[-1, 2:], [1, 0, 0, 1])
     bare = parse('sinks(size=1, number=1)').mask(context(numbers))[0, 0]
     np.testing.assert_array_equal(bare[-1], [1, 0, 0, 1])

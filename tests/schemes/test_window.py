@@ -27,7 +27,9 @@ def attention64(q, k, v, seen):
 def test_golden(size, causal):
     q, k, v = np.random.default_rng(size).normal(size=(3, 7, 3, 8))
     arrays = [jnp.float32(x)[None] for x in (q, k, v)]
-    got, _ = attend(parse(f'window(size={size})'), {}, *arrays, context(np.arange(7)), causal)
+    got, _ = attend(
+        parse(f'window(size={size})'), {}, *arrays, context(np.arange(7), causal=causal)
+    )
     # As transformers: j > i - window, on both sides without a causal mask.
     expected = attention64(q, k, v, lambda i, j: abs(i - j) < size and (j <= i or not causal))
     assert expected.dtype == np.float64
