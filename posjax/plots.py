@@ -151,14 +151,16 @@ def _legend(figure, style):
                for name, (c, line) in style.items()]  # fmt: skip
     handles.append(plt.Line2D([], [], color='#666666', linestyle=(0, (1, 1)), linewidth=1.2,
                               label='best constant answer'))  # fmt: skip
-    columns = min(4, len(handles))
-    lines = -(-len(handles) // columns)
     figure.tight_layout()
-    height = figure.get_size_inches()[1]
-    figure.legend(handles=handles, loc='upper center', ncols=columns, frameon=False, fontsize=9,
-                  bbox_to_anchor=(0.5, 0.0))  # fmt: skip
-    figure.set_layout_engine('none')
-    del lines, height
+    # Below the axes, where no line can run through it.
+    figure.legend(
+        handles=handles,
+        loc='upper center',
+        ncols=min(4, len(handles)),
+        frameon=False,
+        fontsize=9,
+        bbox_to_anchor=(0.5, 0.0),
+    )
     return figure
 
 

@@ -14,7 +14,7 @@ from tests.test_training import make, poisoned
 
 RUN = make('rope', task='lag(k=2, vocab=4)')
 PARAMS = training.init(RUN).params
-OTHER = parse('alibi(slopes=(9.0, 9.0))')
+OTHER = parse('sinusoidal')
 
 
 @functools.partial(jax.jit, static_argnames=('length', 'sequences', 'batch'))

@@ -1,0 +1,64 @@
+"""What the README says is so: its table of schemes, its examples, its configs."""
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import configs
+from posjax import config as config_lib
+from posjax.taxonomy import markdown
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / 'README.md').read_text()
+PYTHON = re.findall(r'```python\n(.*?)```', README, re.S)
+
+
+def test_the_table_of_schemes_is_fresh():
+    shown = re.search(r'<!-- schemes -->\n(.*?)\n<!-- /schemes -->', README, re.S).group(1)
+    assert shown == markdown(), 'run python -m posjax.schemes and paste its table'
+
+
+def test_the_example_scheme_trains(tmp_path):
+    (example,) = [block for block in PYTHON if 'class half_life' in block]
+    (command,) = re.findall(r'sweep.scheme="(.*?half_life.*?)"', README)
+    (tmp_path / 'mine.py').write_text(example)
+    script = f"""
+import mine
+from configs import quickstart
+from posjax import config, experiment
+c = quickstart.get_config()
+c.sweep.scheme = {command}
+c.seeds, c.train.steps, c.train.chunk, c.train.log_every = 1, 20, 20, 20
+c.eval.lengths, c.eval.sequences = (32, 64), 8
+rows, failed = experiment.train(c, {str(tmp_path / 'w')!r})
+assert failed == 0 and len({{r["scheme"] for r in rows}}) == 4
+"""
+    done = subprocess.run([sys.executable, '-c', script], cwd=ROOT, capture_output=True, text=True,
+                          env={'PYTHONPATH': f'{tmp_path}:{ROOT}', 'PATH': ''})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # Two numbers of one class are one program: rope, half_life, rope|half_life.
+    assert '4 runs as 3 programs' in done.stdout
+
+
+def test_the_pure_function_example_runs():
+    (example,) = [block for block in PYTHON if 'rotate(' in block]
+    scope = {}
+    exec(example, scope)
+    assert scope['q_BTHK'].shape == (2, 128, 4, 64)
+
+
+@pytest.mark.parametrize('name', [m.name for m in pkgutil.iter_modules(configs.__path__)])
+def test_every_config_describes_runs_and_tells_its_command(name):
+    module = importlib.import_module(f'configs.{name}')
+    assert config_lib.runs(module.get_config())
+    assert f'python train.py --config configs/{name}.py' in module.__doc__
+
+
+def test_files_named_in_the_readme_exist():
+    for path in re.findall(r'\]\(([^)]+)\)', README):
+        assert (ROOT / path).exists(), path
