@@ -246,7 +246,8 @@ def test_decoding_equals_prefilling(text):
 
 @every
 def test_a_right_padded_prompt_decodes_as_it_would_alone(text):
-    scheme, toks = parse(text), tokens()
+    # Padding ends a number (abacus): the prompt ends on a token that is part of none.
+    scheme, toks = parse(text), tokens().at[:, 1].set(MODEL.tokens - 1)
     cache = model_lib.empty_cache(model_of(scheme), len(toks), LENGTH + 3)
     prompt = jnp.pad(toks[:, :2], ((0, 0), (0, 2)))
     valid = jnp.broadcast_to(jnp.arange(4)[None] < 2, prompt.shape)
@@ -255,14 +256,15 @@ def test_a_right_padded_prompt_decodes_as_it_would_alone(text):
     for part in jnp.split(toks[:, 2:], LENGTH - 2, axis=1):
         out = run(scheme, part, cache=out.cache)
         parts.append(out.logits_BTC)
-    close(jnp.concatenate(parts, axis=1), run(scheme).logits_BTC)
+    close(jnp.concatenate(parts, axis=1), run(scheme, toks).logits_BTC)
 
 
 @every
 @pytest.mark.parametrize('block', slowly([4, 1, 9]))
 def test_blockwise_equals_whole(text, block):
     whole, by_blocks = differentiated(text), differentiated(text, block)
-    jax.tree.map(close, by_blocks, whole)
+    # Gradients are sums over queries, here in another order: one more rounding than elsewhere.
+    jax.tree.map(lambda a, b: close(a, b, rounding=2e-5), by_blocks, whole)
 
 
 @every
