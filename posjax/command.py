@@ -43,9 +43,13 @@ def train(config_flag: flags.FlagHolder, workdir: str | None, compare: list[str]
     config = config_flag.value
     if config is None:
         raise ConfigError('--config is missing, as in --config configs/quickstart.py')
-    name = Path(flags.FLAGS['config'].config_filename.partition(':')[0]).stem
-    path = Path(workdir or Path('runs') / name)
-    references = _references(config.compare if compare is None else compare)
+    file = flags.FLAGS['config'].config_filename.partition(':')[0]
+    path = Path(workdir or Path('runs') / Path(file).stem)
+    try:
+        published = config.compare
+    except OSError:  # ml_collections waits with this until a field is read
+        raise ConfigError(f'--config {file} cannot be loaded: no such file') from None
+    references = _references(published if compare is None else compare)
     rows, failed = experiment.train(config, path)
     _show(rows, references)
     print(f'\nresults, checkpoints and figures: {path}')
@@ -80,7 +84,7 @@ def _parse(argv):
     except flags.Error as error:
         raise ConfigError(f'{str(error).splitlines()[0]}') from None
     except AttributeError as error:  # ml_collections: an override of a field that is not there
-        wrong = str(error).splitlines()[0].strip('\'"')
+        wrong = re.search(r'\w+', str(error)).group()
         known = config_lib.flatten(config_lib.default())
         near = next((a for a in argv if wrong in a and a.startswith('--config.')), wrong)
         name = near.removeprefix('--config.').partition('=')[0]
