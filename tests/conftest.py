@@ -7,6 +7,11 @@ os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_multi_th
 
 import jax
 import pytest
+from hypothesis import settings
+
+# Machines are shared: how long an example takes says nothing.
+settings.register_profile('posjax', deadline=None)
+settings.load_profile('posjax')
 
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')

@@ -9,8 +9,8 @@ from posjax.scheme import Scheme, scheme
 def place_in_number(tokens_BT, pos_BT, digits: int) -> jax.Array:
     """1, 2, 3, ... along each run of digits (tokens below `digits`), 0 elsewhere; int32 (B, T).
 
-    A run also ends where `pos_BT` does not rise: at padding, and where a new sequence begins. Padding
-    behind tokens repeats their position number, and is no digit whatever stands in its place.
+    A run also ends where `pos_BT` does not rise: at padding, and where a new sequence begins.
+    Padding behind tokens repeats their position number, and is no digit whatever stands there.
     """
     repeats_BT = jnp.pad(pos_BT[:, 1:] == pos_BT[:, :-1], ((0, 0), (1, 0))) & (pos_BT > 0)
     digit_BT = (tokens_BT < digits) & ~repeats_BT
