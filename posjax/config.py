@@ -125,11 +125,10 @@ def swept(config: ConfigDict) -> list[str]:
 
 def _alternatives(config) -> dict[str, tuple]:
     """What is swept, outermost first: ConfigDict itself sorts by name."""
-    order = list(_SWEPT)
     found = flatten(config.sweep)
 
     def place(name):
-        return next(i for i, s in enumerate(order) if name == s or name.startswith(s + '.'))
+        return next(i for i, field in enumerate(_SWEPT) if _within(name, field))
 
     return {name: found[name] for name in sorted(found, key=place)}
 
@@ -286,8 +285,13 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
         name
         for name in a.keys() | b.keys()
         if _tuples(a.get(name)) != _tuples(b.get(name))
-        and not any(name == h or name.startswith(h + '.') for h in HARMLESS)
+        and not any(_within(name, field) for field in HARMLESS)
     ]
+
+
+def _within(name: str, field: str) -> bool:
+    """Whether a dotted name is a field, or lies in that group of fields."""
+    return name == field or name.startswith(field + '.')
 
 
 def _tuples(value):
@@ -298,7 +302,7 @@ def _sweep_fields(config) -> ConfigDict:
     """The tree of what may be swept, () at every leaf, so that overrides find their field."""
     tree: dict = {}
     for name in flatten(config):
-        if any(name == s or name.startswith(s + '.') for s in _SWEPT):
+        if any(_within(name, field) for field in _SWEPT):
             *groups, last = name.split('.')
             inner = tree
             for part in groups:
