@@ -1,5 +1,8 @@
 """Accuracy per position, of one run, at any length.
 
+Schemes of equal structure are asked by one loop over their numbers, so a grid of methods and
+factors compiles like a single scheme.
+
 Shape suffixes: N schemes, B sequences, T tokens, C classes.
 """
 
@@ -42,14 +45,32 @@ def counts(
         tokens_1T, answers_1T = run.task.sample(jax.random.fold_in(data, number), 1, length)
         scored_T = answers_1T[0] != UNSCORED
         key = jax.random.fold_in(positions, number)
-        right = []
-        for scheme in schemes:
+
+        def ask(scheme):
             logits_TC = model_lib.apply(run.model, params, tokens_1T, scheme, key=key).logits_BTC[0]
             right_T = (logits_TC.argmax(axis=-1) == answers_1T[0]) & scored_T
             # argmax over NaN answers class 0: a failed model must not score what chance would.
             finite_T = jnp.isfinite(logits_TC).all(axis=-1) | ~scored_T
-            right.append(jnp.where(finite_T, right_T.astype(jnp.float32), jnp.nan))
-        return jnp.stack(right), scored_T
+            return jnp.where(finite_T, right_T.astype(jnp.float32), jnp.nan)
+
+        return _for_each(ask, schemes), scored_T
 
     right_BNT, scored_BT = jax.lax.map(one, jnp.arange(sequences), batch_size=min(batch, sequences))
     return Counts(right_BNT.sum(axis=0), scored_BT.astype(jnp.int32).sum(axis=0))
+
+
+def _for_each(ask, schemes: tuple[Scheme, ...]) -> jax.Array:
+    """`ask` of every scheme, stacked; traced once for each structure among them."""
+    places: dict = {}
+    for place, scheme in enumerate(schemes):
+        places.setdefault(jax.tree.structure(scheme), []).append(place)
+    answers = [None] * len(schemes)
+    for alike in places.values():
+        if len(alike) > 1 and jax.tree.leaves(schemes[alike[0]]):
+            numbers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(schemes[p] for p in alike))
+            rows = list(jax.lax.map(ask, numbers))
+        else:  # alone, or without numbers in which it could differ
+            rows = [ask(schemes[alike[0]])] * len(alike)
+        for place, row in zip(alike, rows, strict=True):
+            answers[place] = row
+    return jnp.stack(answers)
