@@ -65,7 +65,7 @@ class LoadedRun:
             return np.where(scored_T > 0, np.asarray(counts.right_NT)[0] / scored_T, np.nan)
 
     def _scheme(self, length, intervention):
-        config_lib.check_length(self.run, length)
+        config_lib.check_length(self.run, length, intervention)
         return interventions.parse(intervention)(self.run.scheme, self.run.length, length)
 
     def _counts(self, length, sequences, intervention):

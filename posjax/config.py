@@ -15,7 +15,7 @@ import posjax.tasks  # noqa: F401
 from posjax.interventions import parse as parse_intervention
 from posjax.model import Model
 from posjax.run import DECAYABLE, Optim, Run
-from posjax.scheme import chain
+from posjax.scheme import as_chain
 from posjax.scheme import parse as parse_scheme
 from posjax.tasks.task import parse as parse_task
 from posjax.text import coerce, suggest
@@ -193,10 +193,10 @@ def _run(config, point, seed, fit) -> Run:
         run = Run(task_, scheme_, model, Optim(**optim), seed,
                   *(part['train'][k] for k in ('length', 'batch', 'steps')))  # fmt: skip
         _check_sizes(run)
-        for length in (run.length, *(config.eval.lengths if fit else ())):
-            check_length(run, length)
-        for words in config.eval.interventions:
-            chain(parse_intervention(words)(run.scheme, run.length, run.length))
+        check_length(run, run.length)
+        for length in config.eval.lengths if fit else ():
+            for words in config.eval.interventions:
+                check_length(run, length, words)
     except ConfigError:
         raise
     except ValueError as error:
@@ -204,12 +204,13 @@ def _run(config, point, seed, fit) -> Run:
     return run
 
 
-def check_length(run: Run, length: int) -> None:
-    """Raises ValueError where a run cannot be asked for `length` tokens."""
+def check_length(run: Run, length: int, intervention: str = 'none') -> None:
+    """Raises ValueError where a run cannot be asked for `length` tokens under an intervention."""
     if length < 1:
         raise ValueError(f'length {length} should be at least 1')
     run.task.check_length(length)
-    run.scheme.check_fit(run.model.dims, length)
+    asked = parse_intervention(intervention)(run.scheme, run.length, length)
+    as_chain(asked).check_fit(run.model.dims, length)
 
 
 def _check_sizes(run: Run) -> None:

@@ -23,7 +23,7 @@ from posjax.scheme import Dims, Params, Scheme, as_chain, parse
 
 # A number counts as met within this share of the trained spread: between two neighbours of a
 # finely stepped angle, say.
-TOLERANCE = 0.05
+TOLERANCE = 0.1
 _QUERIES, _DRAWS, _ROWS = 64, 8, 64
 
 

@@ -3,6 +3,7 @@
 config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tables -> pictures
 """
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,7 +86,7 @@ def evaluate(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     groups = sweep.group(config_lib.runs(config, fit=False))
-    able = {group.name: _able(group, lengths, say) for group in groups}
+    able = {group.name: _able(group, lengths, words, say) for group in groups}
     if not any(able.values()):
         raise ConfigError(f'no run in {work.path} can be asked for lengths {tuple(lengths)}')
     with work.locked():
@@ -112,12 +113,12 @@ def evaluate(
         return rows
 
 
-def _able(group: Group, lengths, say) -> list[int]:
+def _able(group: Group, lengths, words, say) -> list[int]:
     able = []
     for length in lengths:
         try:
-            for run in group.runs:
-                config_lib.check_length(run, length)
+            for run, word in itertools.product(group.runs, words):
+                config_lib.check_length(run, length, word)
             able.append(length)
         except ValueError as error:
             say(f'left out at length {length}: {error}')

@@ -83,7 +83,12 @@ class Scheme(Spec):
     beyond: ClassVar[str] = ''
 
     def check_fit(self, dims: Dims, length: int) -> None:
-        """Raises ValueError where this scheme cannot serve such a model, or `length` tokens."""
+        """Raises ValueError where this scheme cannot serve such a model, or the position numbers
+        0, ..., length - 1."""
+
+    def reach(self, length: int) -> int:
+        """How many numbers, from 0, `positions` may give to a sequence of `length` tokens."""
+        return length
 
     def init(self, key: jax.Array, dims: Dims) -> Params:
         """Learned parameters, a dict of arrays; {} where nothing is learned."""
@@ -200,8 +205,16 @@ class Chain(Scheme):
                              'score; keep one')  # fmt: skip
 
     def check_fit(self, dims, length):
-        for part in self.parts:
+        # Every part is asked about the numbers it will read: parts that give them come first.
+        numbering = [part for part in self.parts if 'positions' in hooks(type(part))]
+        for part in (*numbering, *(part for part in self.parts if part not in numbering)):
             part.check_fit(dims, length)
+            length = part.reach(length)
+
+    def reach(self, length):
+        for part in self.parts:
+            length = part.reach(length)
+        return length
 
     def init(self, key, dims):
         # The key follows the name, not the place: adding a part leaves the others' values alone.

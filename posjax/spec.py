@@ -46,6 +46,12 @@ class Spec:
     def check(self) -> None:
         """Raises ValueError, in one line, where a field is set outside its meaning."""
 
+    def require(self, field: str, good: bool, what: str) -> None:
+        """For `check`: raises ValueError, unless `good`, that `field` should be `what`."""
+        if not good:
+            value = getattr(self, field)
+            raise ValueError(f'{self.kind} {self.name()}: {field}={value!r} should be {what}')
+
 
 def structured(cls=None, *, data: tuple[str, ...] = ()):
     """Makes a class a frozen dataclass and a pytree; `data` adds fields to the leaves."""

@@ -87,7 +87,7 @@ def test_fields_and_their_defaults_agree_with_the_classes():
         ({'eval__lengths': (0,)}, 'length 0 should be at least 1'),
         ({'eval__interventions': ('logm',)}, "unknown intervention 'logm'; did you mean 'logn'"),
         ({'eval__interventions': ()}, 'config.eval.interventions is empty'),
-        ({'scheme': 'learned(max_length=100)'}, '100 rows, none for position 100 of 128 tokens'),
+        ({'scheme': 'learned(max_length=100)'}, '100 rows, none for position 100 of 128;'),
         ({'scheme': 'alibi(slopes=(1, 2))'}, '2 slopes for 1 heads'),
         ({'mesh__batching': 'vmapp'}, "batching='vmapp'; did you mean 'vmap'"),
         ({'mesh__devices': -1}, 'devices=-1 should be 0'),

@@ -19,6 +19,7 @@ import tests.schemes
 from posjax import interventions
 from posjax import model as model_lib
 from posjax.interventions import Intervention
+from posjax.probe import is_random
 from posjax.scheme import Chain, Scheme, as_chain, chain, hooks, parse
 from posjax.spec import is_spec, is_variadic
 from tests.cases import LENGTH, MODEL, TRAIN_LENGTH, apply, logits, random_params, tokens
@@ -136,6 +137,23 @@ def test_a_prefix_of_the_tokens_gives_a_prefix_of_the_logits(text):
         close(part, shorter)
     else:
         assert np.abs(shorter - part).max() > 1e-4, 'sees_length is declared, and nothing sees it'
+
+
+@every
+def test_random_positions_follow_their_key_and_stay_within_reach(text):
+    scheme, toks = as_chain(parse(text)), tokens()
+    pos, length = jnp.arange(LENGTH)[None], jnp.full((1,), LENGTH)
+    number = functools.partial(scheme.positions, pos, toks, length)
+    drawn = [np.asarray(number(jax.random.key(seed))) for seed in (0, 0, *range(1, 9))]
+    for numbers in (np.asarray(number(None)), *drawn):
+        assert numbers.min() >= 0 and numbers.max() < scheme.reach(LENGTH)
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    if is_random(scheme):
+        assert any((other != drawn[0]).any() for other in drawn[2:])
+        # Nothing later decides an earlier number, under a key as without one.
+        head = scheme.positions(pos[:, :5], toks[:, :5], length, jax.random.key(0))
+        np.testing.assert_array_equal(np.broadcast_to(drawn[0], (3, LENGTH))[:, :5],
+                                      np.broadcast_to(head, (3, 5)))  # fmt: skip
 
 
 @pytest.mark.slow

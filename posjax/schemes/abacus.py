@@ -40,7 +40,7 @@ class abacus(Scheme):
       max_offset: the largest k, >= 0; the authors' code takes 99.
 
     Past the training length a place is known where training's offsets reached it; the table needs
-    a row for each of 0, ..., max_offset + digits of the longest number, and reads NaN without.
+    a row for each of 0, ..., max_offset + length, lest a sequence be one long number.
     """
 
     paper = 'McLeish et al. 2024, arXiv:2405.17399'
@@ -51,9 +51,11 @@ class abacus(Scheme):
     max_offset: int = 99
 
     def check(self):
-        for name, value, least in (('digits', self.digits, 1), ('max_offset', self.max_offset, 0)):
-            if value < least:
-                raise ValueError(f'scheme abacus: {name}={value} should be at least {least}')
+        self.require('digits', self.digits >= 1, 'at least 1')
+        self.require('max_offset', self.max_offset >= 0, 'at least 0')
+
+    def reach(self, length):
+        return length + self.max_offset + 1  # a number as long as the sequence; others read row 0
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         place_BT = place_in_number(tokens_BT, pos_BT, self.digits)

@@ -59,11 +59,11 @@ class alibi(Scheme):
     slopes: tuple[float, ...] = ()
 
     def check(self):
-        if not all(slope >= 0 for slope in self.slopes):
-            raise ValueError(
-                f'scheme alibi: slopes={self.slopes!r} should all be at least 0 (they are '
-                'subtracted: a positive slope favours near tokens)'
-            )
+        self.require(
+            'slopes',
+            all(slope >= 0 for slope in self.slopes),
+            'at least 0 (they are subtracted: a positive slope favours near tokens)',
+        )
 
     def check_fit(self, dims, length):
         if len(self.slopes) not in (0, dims.heads):

@@ -61,11 +61,9 @@ class cope_contextual(Scheme):
     max_pos: int = 64
 
     def check(self):
-        if self.max_pos < 2:
-            raise ValueError(
-                f'scheme cope_contextual: max_pos={self.max_pos} should be at least 2 (one '
-                'embedding tells no positions apart)'
-            )
+        self.require(
+            'max_pos', self.max_pos >= 2, 'at least 2 (one embedding tells no positions apart)'
+        )
 
     def init(self, key, dims):
         return {'embedding': jnp.zeros((dims.layers, self.max_pos, dims.head_dim))}

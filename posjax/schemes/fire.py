@@ -58,13 +58,10 @@ class fire(Scheme):
     shared: bool = False
 
     def check(self):
-        if self.hidden < 1:
-            raise ValueError(f'scheme fire: hidden={self.hidden} should be at least 1')
-        if not self.threshold > 0:
-            raise ValueError(
-                f'scheme fire: threshold={self.threshold!r} should be positive (it is a position '
-                'that normalises distances)'
-            )
+        self.require('hidden', self.hidden >= 1, 'at least 1')
+        self.require(
+            'threshold', self.threshold > 0, 'positive (it is a position that normalises distances)'
+        )
 
     def init(self, key, dims):
         key_in, key_bias, key_out = jax.random.split(key, 3)

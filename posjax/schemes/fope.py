@@ -73,17 +73,14 @@ class fope(Scheme):
     seed: int = 0
 
     def check(self):
-        if self.train_length < 7:
-            raise ValueError(
-                f'scheme fope: train_length={self.train_length} should be at least 7 (no frequency '
-                'finishes a turn in less, and nothing would turn)'
-            )
-        if not self.theta > 0:
-            raise ValueError(f'scheme fope: theta={self.theta!r} should be positive')
-        if not 0 <= self.sigma < 1:
-            raise ValueError(f'scheme fope: sigma={self.sigma!r} should be at least 0 and below 1')
-        if self.seed < 0:
-            raise ValueError(f'scheme fope: seed={self.seed} should be at least 0')
+        self.require(
+            'train_length',
+            self.train_length >= 7,
+            'at least 7 (no frequency finishes a turn in less, and nothing would turn)',
+        )
+        self.require('theta', self.theta > 0, 'positive')
+        self.require('sigma', 0 <= self.sigma < 1, 'at least 0 and below 1')
+        self.require('seed', self.seed >= 0, 'at least 0')
 
     def check_fit(self, dims, length):
         if dims.head_dim % 2:

@@ -26,15 +26,14 @@ class learned(Scheme):
     max_length: int = 1024
 
     def check(self):
-        if self.max_length < 1:
-            raise ValueError(f'scheme learned: max_length={self.max_length} should be at least 1')
+        self.require('max_length', self.max_length >= 1, 'at least 1')
 
     def check_fit(self, dims, length):
         if length > self.max_length:
             raise ValueError(
                 f'scheme {self.text} has {self.max_length} rows, none for position '
-                f'{self.max_length} of {length} tokens; ask for at most {self.max_length} tokens, '
-                f'or train with learned(max_length={length})'
+                f'{self.max_length} of {length}; ask for fewer tokens, or train with '
+                f'learned(max_length={length})'
             )
 
     def init(self, key, dims):

@@ -27,11 +27,9 @@ class logn(Scheme):
     train_length: float
 
     def check(self):
-        if not self.train_length > 1:
-            raise ValueError(
-                f'scheme logn: train_length={self.train_length!r} should be above 1 (the factor '
-                'divides by its logarithm)'
-            )
+        self.require(
+            'train_length', self.train_length > 1, 'above 1 (the factor divides by its logarithm)'
+        )
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):
         length_B = ctx.length_B.astype(jnp.float32)

@@ -75,10 +75,7 @@ class every(Scheme):
         return self.scheme.sees_length or self.other.sees_length
 
     def check(self):
-        if self.n < 2:
-            raise ValueError(
-                f'scheme every: n={self.n} should be at least 2 (with 1, no layer has `scheme`)'
-            )
+        self.require('n', self.n >= 2, 'at least 2 (with 1, no layer has `scheme`)')
         _check_inside(self, self.scheme)
         _check_inside(self, self.other)
 
@@ -146,11 +143,7 @@ class heads(Scheme):
         return self.first.sees_length or self.second.sees_length
 
     def check(self):
-        if self.count < 1:
-            raise ValueError(
-                f'scheme heads: count={self.count} should be at least 1 (with 0, all heads have '
-                '`second`)'
-            )
+        self.require('count', self.count >= 1, 'at least 1 (with 0, all heads have `second`)')
         _check_inside(self, self.first)
         _check_inside(self, self.second)
 

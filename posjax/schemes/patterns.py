@@ -47,9 +47,7 @@ class window(Scheme):
     size: int
 
     def check(self):
-        if self.size < 1:
-            raise ValueError(f'scheme window: size={self.size} should be at least 1 (a token sees '
-                             'itself)')  # fmt: skip
+        self.require('size', self.size >= 1, 'at least 1 (a token sees itself)')
 
     def mask(self, ctx):
         return jnp.abs(back(ctx)) < self.size
@@ -79,9 +77,8 @@ class sinks(Scheme):
     number: int = 4
 
     def check(self):
-        for name, value in (('size', self.size), ('number', self.number)):
-            if value < 1:
-                raise ValueError(f'scheme sinks: {name}={value} should be at least 1')
+        self.require('size', self.size >= 1, 'at least 1')
+        self.require('number', self.number >= 1, 'at least 1')
 
     def mask(self, ctx):
         _, k_place_BS = places(ctx)
@@ -109,8 +106,7 @@ class chunks(Scheme):
     size: int
 
     def check(self):
-        if self.size < 1:
-            raise ValueError(f'scheme chunks: size={self.size} should be at least 1')
+        self.require('size', self.size >= 1, 'at least 1')
 
     def mask(self, ctx):
         q_place_BQ, k_place_BS = places(ctx)

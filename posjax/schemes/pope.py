@@ -48,8 +48,7 @@ class pope(Scheme):
     phases: Literal['zero', 'uniform'] = 'zero'
 
     def check(self):
-        if not self.theta > 0:
-            raise ValueError(f'scheme pope: theta={self.theta!r} should be positive')
+        self.require('theta', self.theta > 0, 'positive')
 
     def init(self, key, dims):
         shape = (dims.layers, dims.heads, dims.head_dim)

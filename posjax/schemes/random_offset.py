@@ -23,7 +23,7 @@ class random_offset(Scheme):
       per: 'example' draws for each sequence, as the paper; 'batch' once for all of a call.
 
     Past the training length: as the scheme it is chained with, whose training reached max_offset
-    further. A `learned` table needs a row for every length + max_offset, and reads NaN without.
+    further. A `learned` table needs a row for each of 0, ..., length + max_offset - 1.
     """
 
     paper = 'Kiyono et al. 2021, arXiv:2109.05644 (SHAPE)'
@@ -34,10 +34,10 @@ class random_offset(Scheme):
     per: Literal['example', 'batch'] = 'example'
 
     def check(self):
-        if self.max_offset < 0:
-            raise ValueError(
-                f'scheme random_offset: max_offset={self.max_offset} should be at least 0'
-            )
+        self.require('max_offset', self.max_offset >= 0, 'at least 0')
+
+    def reach(self, length):
+        return length + self.max_offset
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         if key is None:

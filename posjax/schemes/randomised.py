@@ -88,6 +88,9 @@ class randomised(Scheme):
                 f'at most {self.max_position} tokens, or train with a larger max_position'
             )
 
+    def reach(self, length):
+        return self.max_position
+
     def positions(self, pos_BT, tokens_BT, length_B, key):
         length_B1 = jnp.clip(length_B, 1, self.max_position)[:, None]
         # The sample goes on by ones outside itself, so that room for later tokens, and fractions,

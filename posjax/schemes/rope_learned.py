@@ -35,9 +35,7 @@ class rope_learned(Scheme):
 
     def check(self):
         for name in ('theta', 'log_freq_scale'):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f'scheme rope_learned: {name}={value!r} should be positive')
+            self.require(name, getattr(self, name) > 0, 'positive')
 
     def check_fit(self, dims, length):
         if dims.head_dim % 2:

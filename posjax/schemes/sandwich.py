@@ -38,8 +38,7 @@ class sandwich(Scheme):
                 f'scheme sandwich: dim={self.dim} should be even and at least 2 (sines and cosines '
                 'come in pairs)'
             )
-        if not self.theta > 0:
-            raise ValueError(f'scheme sandwich: theta={self.theta!r} should be positive')
+        self.require('theta', self.theta > 0, 'positive')
 
     def bias(self, params, q_BQHK, k_BSHK, ctx):
         heads = q_BQHK.shape[2]

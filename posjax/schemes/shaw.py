@@ -55,11 +55,11 @@ class shaw(Scheme):
     values: bool = True
 
     def check(self):
-        if self.max_distance < 1:
-            raise ValueError(
-                f'scheme shaw: max_distance={self.max_distance} should be at least 1 (at 0 all '
-                'distances share one vector: no position at all)'
-            )
+        self.require(
+            'max_distance',
+            self.max_distance >= 1,
+            'at least 1 (at 0 all distances share one vector: no position at all)',
+        )
 
     def init(self, key, dims):
         # Glorot's uniform, as in tensor2tensor; the paper does not say.

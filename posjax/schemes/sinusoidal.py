@@ -60,8 +60,7 @@ class sinusoidal(Scheme):
     layout: Literal['interleaved', 'concatenated', 'tensor2tensor'] = 'interleaved'
 
     def check(self):
-        if not self.theta > 0:
-            raise ValueError(f'scheme sinusoidal: theta={self.theta!r} should be positive')
+        self.require('theta', self.theta > 0, 'positive')
 
     def embed(self, params, x_BTD, ctx):
         sines_BTD = table(ctx.q_pos_BQ, x_BTD.shape[-1], self.theta, self.layout)

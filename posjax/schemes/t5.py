@@ -97,8 +97,7 @@ class t5(Scheme):
                 f'scheme t5: num_buckets={self.num_buckets} should be even and at least 4 (a half '
                 'for each direction), or bidirectional=False'
             )
-        if self.num_buckets < 2:
-            raise ValueError(f'scheme t5: num_buckets={self.num_buckets} should be at least 2')
+        self.require('num_buckets', self.num_buckets >= 2, 'at least 2')
         exact = _per_direction(self.num_buckets, self.bidirectional) // 2
         if self.max_distance <= exact:
             raise ValueError(

@@ -56,11 +56,9 @@ class logn_position(Scheme):
     clip: bool = True
 
     def check(self):
-        if not self.train_length > 1:
-            raise ValueError(
-                f'scheme logn_position: train_length={self.train_length!r} should be above 1 (the '
-                'factor divides by its logarithm)'
-            )
+        self.require(
+            'train_length', self.train_length > 1, 'above 1 (the factor divides by its logarithm)'
+        )
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):
         factor_BQ = log_count(ctx) / jnp.log(jnp.float32(self.train_length))
@@ -115,11 +113,11 @@ class ssmax(Scheme):
     with_bias: bool = False
 
     def check(self):
-        if self.train_length < 2:
-            raise ValueError(
-                f'scheme ssmax: train_length={self.train_length} should be at least 2 (s starts at '
-                'one over the mean logarithm up to it)'
-            )
+        self.require(
+            'train_length',
+            self.train_length >= 2,
+            'at least 2 (s starts at one over the mean logarithm up to it)',
+        )
 
     def init(self, key, dims):
         start = 1 / np.log(np.arange(1, self.train_length + 1)).mean()
@@ -157,14 +155,8 @@ class llama4_temperature(Scheme):
     floor_scale: int = 8192
 
     def check(self):
-        if not self.attn_scale >= 0:
-            raise ValueError(
-                f'scheme llama4_temperature: attn_scale={self.attn_scale!r} should be at least 0'
-            )
-        if self.floor_scale < 1:
-            raise ValueError(
-                f'scheme llama4_temperature: floor_scale={self.floor_scale} should be at least 1'
-            )
+        self.require('attn_scale', self.attn_scale >= 0, 'at least 0')
+        self.require('floor_scale', self.floor_scale >= 1, 'at least 1')
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):
         # Divided as integers where positions are: a rounded quotient would move a step.

@@ -60,8 +60,7 @@ class transformer_xl(Scheme):
     theta: float = 1e4
 
     def check(self):
-        if not self.theta > 0:
-            raise ValueError(f'scheme transformer_xl: theta={self.theta!r} should be positive')
+        self.require('theta', self.theta > 0, 'positive')
 
     def init(self, key, dims):
         u_key, v_key, w_key = jax.random.split(key, 3)

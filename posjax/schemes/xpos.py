@@ -81,9 +81,7 @@ class xpos(Scheme):
 
     def check(self):
         for name in ('theta', 'scale_base', 'gamma'):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f'scheme xpos: {name}={value!r} should be positive')
+            self.require(name, getattr(self, name) > 0, 'positive')
 
     def check_fit(self, dims, length):
         if dims.head_dim % 2:

@@ -23,10 +23,8 @@ class lag(Task):
     vocab: int = 16
 
     def check(self):
-        if self.k < 1:
-            raise ValueError(f'task lag: k={self.k} should be at least 1')
-        if self.vocab < 2:
-            raise ValueError(f'task lag: vocab={self.vocab} should be at least 2')
+        self.require('k', self.k >= 1, 'at least 1')
+        self.require('vocab', self.vocab >= 2, 'at least 2')
 
     def check_length(self, length):
         if length <= self.k:

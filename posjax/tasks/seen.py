@@ -25,8 +25,7 @@ class seen(Task):
     vocab: int = 96
 
     def check(self):
-        if self.vocab < 2:
-            raise ValueError(f'task seen: vocab={self.vocab} should be at least 2')
+        self.require('vocab', self.vocab >= 2, 'at least 2')
 
     @property
     def tokens(self):

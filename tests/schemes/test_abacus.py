@@ -9,7 +9,10 @@ from posjax import model as model_lib
 from posjax.scheme import parse
 from tests.cases import MODEL, context, random_params
 
-EXAMPLES = ['learned(max_length=40)|abacus(digits=4)', 'rope|abacus(digits=10, max_offset=3)']
+EXAMPLES = [
+    'learned(max_length=64)|abacus(digits=4, max_offset=30)',
+    'rope|abacus(digits=10, max_offset=3)',
+]
 
 
 def by_hand(sequence, digits, offset=0):
