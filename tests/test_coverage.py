@@ -108,7 +108,7 @@ def test_outside_is_beyond_the_hull_by_more_than_the_tolerance():
     np.testing.assert_array_equal(outside(line, asked), [1, 0, 0, 0, 1])
     angle = np.linspace(0, np.pi, 50)
     arc = np.stack([np.cos(angle), np.sin(angle), np.zeros(50)], axis=1)
-    asked = np.array([[0, 0.5, 0], [0, -0.5, 0], [0, 0.5, 0.1]])
+    asked = np.array([[0, 0.5, 0], [0, -0.5, 0], [0, 0.5, 0.3]])
     np.testing.assert_array_equal(outside(arc, asked), [0, 1, 1])
 
 
