@@ -59,7 +59,7 @@ def structured(cls=None, *, data: tuple[str, ...] = ()):
         return lambda c: structured(c, data=data)
     cls = dataclasses.dataclass(frozen=True, repr=not issubclass(cls, Spec))(cls)
     fields = dataclasses.fields(cls)
-    leaves = [f.name for f in fields if f.name in data or _is_data(f.type)]
+    leaves = [f.name for f in fields if f.name in data or is_data(f.type)]
     rest = [f.name for f in fields if f.name not in leaves]
     jax.tree_util.register_dataclass(cls, data_fields=leaves, meta_fields=rest)
     return cls
@@ -86,7 +86,8 @@ def is_variadic(annotation) -> bool:
     return typing.get_origin(annotation) is tuple and bool(args) and is_spec(args[0])
 
 
-def _is_data(annotation) -> bool:
+def is_data(annotation) -> bool:
+    """Whether fields annotated so are leaves: numbers that may be traced."""
     return (
         annotation is float
         or annotation == tuple[float, ...]

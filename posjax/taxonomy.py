@@ -2,11 +2,13 @@
 
 import dataclasses
 import inspect
+import typing
 
 import jax
 
 import posjax.schemes  # noqa: F401  (fills the registry)
 from posjax.scheme import Dims, Scheme, hooks
+from posjax.spec import is_data
 
 # Required fields of a scheme take these values where only its kind matters.
 _EXAMPLE = {int: 2, float: 2.0}
@@ -43,3 +45,31 @@ def markdown() -> str:
             cls.paper,
         ))  # fmt: skip
     return '\n'.join('| ' + ' | '.join(row) + ' |' for row in rows)
+
+
+def explained(cls: type[Scheme]) -> str:
+    """One scheme for a person: formula and fields, their types and defaults, hooks and paper."""
+    fields = [
+        f'    {f.name}: {_plain(f.type)}'
+        + ('' if f.default is dataclasses.MISSING else f' = {f.default!r}')
+        + (', data: may differ along a run axis' if is_data(f.type) else '')
+        for f in dataclasses.fields(cls)
+    ]
+    facts = {
+        'hooks': ', '.join(hooks(cls)) or 'none',
+        'learned': 'yes' if learns(cls) else 'no',
+        'relative': 'yes' if example(cls).relative else 'no',
+        'past the training length': cls.beyond,
+        'paper': cls.paper,
+    }
+    parts = [cls.name(), inspect.getdoc(cls)]
+    if fields:
+        parts.append('\n'.join(['Types and defaults:', *fields]))
+    parts.append('\n'.join(f'{name}: {fact}' for name, fact in facts.items()))
+    return '\n\n'.join(parts)
+
+
+def _plain(annotation) -> str:
+    """`float`, `tuple[float, ...]`, `Literal['a', 'b']`: without the modules they come from."""
+    plain = isinstance(annotation, type) and not typing.get_args(annotation)
+    return annotation.__name__ if plain else str(annotation).replace('typing.', '')

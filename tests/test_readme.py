@@ -1,6 +1,8 @@
 """What the README says is so: its table of schemes, its examples, its configs."""
 
+import dataclasses
 import importlib
+import inspect
 import pkgutil
 import re
 import subprocess
@@ -11,7 +13,9 @@ import pytest
 
 import configs
 from posjax import config as config_lib
-from posjax.taxonomy import markdown
+from posjax.scheme import Scheme
+from posjax.spec import is_data
+from posjax.taxonomy import explained, markdown
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / 'README.md').read_text()
@@ -62,3 +66,14 @@ def test_every_config_describes_runs_and_tells_its_command(name):
 def test_files_named_in_the_readme_exist():
     for path in re.findall(r'\]\(([^)]+)\)', README):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize('name', sorted(Scheme.registry))
+def test_every_scheme_is_explained_with_its_fields_and_defaults(name):
+    cls = Scheme.registry[name]
+    text = explained(cls)
+    assert inspect.getdoc(cls) in text and cls.paper in text
+    for field in dataclasses.fields(cls):
+        default = '' if field.default is dataclasses.MISSING else f' = {field.default!r}'
+        (line,) = [x for x in text.splitlines() if x.startswith(f'    {field.name}: ')]
+        assert default in line and (', data' in line) == is_data(field.type)

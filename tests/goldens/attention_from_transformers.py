@@ -107,6 +107,10 @@ def buckets(bidirectional, num_buckets, max_distance):
             'max_distance': max_distance, 'buckets': found.tolist()}  # fmt: skip
 
 
+def sinusoids():
+    return listed(MarianSinusoidalPositionalEmbedding(40, 10).create_weight())
+
+
 def listed(array):
     return [float(f'{x:.8g}') for x in array.double().flatten().tolist()]
 
@@ -127,7 +131,7 @@ def main():
              'cases': cases, 'slopes': [slopes(n) for n in (1, 2, 3, 6, 8, 12, 14, 25, 40)],
              'buckets': [buckets(both, *sizes) for both in (False, True)
                          for sizes in ((32, 128), (16, 64), (8, 20))],
-             'sinusoids': listed(MarianSinusoidalPositionalEmbedding(40, 10).create_weight())}  # fmt: skip
+             'sinusoids': sinusoids()}  # fmt: skip
     Path(__file__).with_suffix('.json').write_text(json.dumps(whole) + '\n')
     for case in cases:
         print(case['model'], case['scheme'])
