@@ -15,7 +15,8 @@ def rows(length=9, right=None, text='rope'):
     run = make(text, task='lag(k=2, vocab=4)')
     scored = np.array([0, 0] + [10] * (length - 2))
     right = scored[None] * 1.0 if right is None else np.asarray([right], float)
-    return results.rows_of(run, {}, length, ['none'], Counts(right, scored))
+    tables = results.tables_of(run, {}, length, ['none'], Counts(right, scored))
+    return tables['results.csv'], tables['positions.csv']
 
 
 def test_regions_are_means_over_answers_and_past_shows_what_all_hides():
