@@ -86,7 +86,7 @@ def depth_figure(rows: Sequence[Row]) -> plt.Figure:
 def depth_grid(rows: Sequence[Row]) -> plt.Figure:
     """Accuracy (mean of seeds) by depth and length: a panel a task, scheme and intervention."""
     panels = group_by(rows, lambda r: (r['task'], r['train_length'], r['intervention'], _label(r)))
-    figure, axes = _panels(len(panels), columns=min(4, len({key[3] for key in panels})))
+    figure, axes = _panels(len(panels), columns=min(6, len({key[3] for key in panels})))
     for axis, ((task, train_length, intervention, name), of_panel) in zip(
         axes, panels.items(), strict=True
     ):
@@ -98,7 +98,7 @@ def depth_grid(rows: Sequence[Row]) -> plt.Figure:
         for (y, x), value in np.ndenumerate(grid if len(lengths) <= 8 else ()):
             if np.isfinite(value):
                 axis.text(x, y, f'{value:.2f}', ha='center', va='center', fontsize=7,
-                          color='black' if value > 0.5 else 'white')  # fmt: skip
+                          color='black' if value > 0.4 else 'white')  # fmt: skip
         axis.set_xticks(range(len(lengths)), [str(n) for n in lengths])
         axis.set_yticks(range(len(depths)), [f'{d:g}' for d in depths])
         axis.set_xlabel(f'sequence length (tokens; trained at {train_length})')
