@@ -35,11 +35,10 @@ class Task(Spec):
         raise NotImplementedError(f'task {self.name()} does not sample')
 
     def depths(self, tokens_BT: jax.Array) -> jax.Array | None:
-        """How deep in its sequence each answer is hidden, float32 (B, T); None: the task says not.
+        """How deep each answer is hidden: float32 (B, T), or None for a task without depths.
 
         0 is the start of what is searched, 1 its end; NaN where nothing is scored. Read off the
-        tokens; the answers themselves must not depend on it, so that constant answers score the
-        same at every depth.
+        tokens. Answers must not depend on depth: a constant one then scores the same at each.
         """
         return None
 
