@@ -60,9 +60,20 @@ class LoadedRun:
           ValueError: the run cannot be asked for so many tokens.
         """
         counts = self._counts(length, sequences, intervention)
-        scored_T = np.asarray(counts.scored_T)
-        with np.errstate(invalid='ignore', divide='ignore'):
-            return np.where(scored_T > 0, np.asarray(counts.right_NT)[0] / scored_T, np.nan)
+        return _share(counts.right_NT[0], counts.scored_T)
+
+    def accuracy_by_depth(
+        self, length: int, sequences: int = 256, intervention: str = 'none'
+    ) -> np.ndarray:
+        """Accuracy per tenth of the depth (10,), as in depths.csv; NaN where none is scored.
+
+        Raises:
+          ValueError: the task has no depths, or the run cannot be asked for so many tokens.
+        """
+        counts = self._counts(length, sequences, intervention)
+        if counts.scored_D is None:
+            raise ValueError(f'task {self.run.task} has no depths; ask for accuracy(length)')
+        return _share(counts.right_ND[0], counts.scored_D)
 
     def _scheme(self, length, intervention):
         config_lib.check_length(self.run, length, intervention)
@@ -85,6 +96,11 @@ class LoadedRun:
         asked = self._scheme(tokens_BT.shape[1], intervention)
         model = dataclasses.replace(self.run.model, block=0) if weights else self.run.model
         return _apply(model, self.params, tokens_BT, asked, weights)
+
+
+def _share(right, scored) -> np.ndarray:
+    right, scored = np.asarray(right), np.asarray(scored)
+    return np.divide(right, scored, out=np.full(right.shape, np.nan), where=scored > 0)
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'weights'))

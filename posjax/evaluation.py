@@ -1,9 +1,9 @@
-"""Accuracy per position, of one run, at any length.
+"""Accuracy per position and per depth, of one run, at any length.
 
 Schemes of equal structure are asked by one loop over their numbers, so a grid of methods and
 factors compiles like a single scheme.
 
-Shape suffixes: N schemes, B sequences, T tokens, C classes.
+Shape suffixes: N schemes, B sequences, T tokens, C classes, D depths.
 """
 
 from typing import NamedTuple
@@ -17,13 +17,18 @@ from posjax.scheme import Params, Scheme
 from posjax.streams import stream
 from posjax.tasks.task import UNSCORED
 
+# Tenths of the way from the start of what is searched to its end.
+DEPTHS = 10
+
 
 class Counts(NamedTuple):
     """Per scheme asked under, or once: right answers (N, T), NaN where a logit was not finite; and
-    scored positions (T,)."""
+    scored positions (T,). The same by depth, (N, D) and (D,); None if the task has no depths."""
 
     right_NT: jax.Array
     scored_T: jax.Array
+    right_ND: jax.Array | None = None
+    scored_D: jax.Array | None = None
 
 
 def counts(
@@ -53,10 +58,24 @@ def counts(
             finite_T = jnp.isfinite(logits_TC).all(axis=-1) | ~scored_T
             return jnp.where(finite_T, right_T.astype(jnp.float32), jnp.nan)
 
-        return _for_each(ask, schemes), scored_T
+        return _for_each(ask, schemes), scored_T, run.task.depths(tokens_1T)
 
-    right_BNT, scored_BT = jax.lax.map(one, jnp.arange(sequences), batch_size=min(batch, sequences))
-    return Counts(right_BNT.sum(axis=0), scored_BT.astype(jnp.int32).sum(axis=0))
+    right_BNT, scored_BT, depth_B1T = jax.lax.map(
+        one, jnp.arange(sequences), batch_size=min(batch, sequences)
+    )
+    count_BT = scored_BT.astype(jnp.int32)
+    deep = () if depth_B1T is None else by_depth(right_BNT, count_BT, depth_B1T[:, 0])
+    return Counts(right_BNT.sum(axis=0), count_BT.sum(axis=0), *deep)
+
+
+def by_depth(right_BNT, count_BT, depth_BT) -> tuple[jax.Array, jax.Array]:
+    """Right answers (N, D) and scored positions (D,) in each tenth of the depth; NaN is in none."""
+    # A depth of 1 belongs to the last tenth; what has no depth falls off the end.
+    bin_BT = jnp.minimum(depth_BT * DEPTHS, DEPTHS - 1).astype(jnp.int32)
+    bin_BT = jnp.where(jnp.isnan(depth_BT), DEPTHS, bin_BT)
+    right_BTN = jnp.moveaxis(right_BNT, 1, 2)
+    right_DN = jnp.zeros((DEPTHS, right_BTN.shape[-1])).at[bin_BT].add(right_BTN, mode='drop')
+    return right_DN.T, jnp.zeros(DEPTHS, jnp.int32).at[bin_BT].add(count_BT, mode='drop')
 
 
 def _for_each(ask, schemes: tuple[Scheme, ...]) -> jax.Array:

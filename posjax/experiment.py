@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
@@ -55,8 +56,8 @@ def train(config: ConfigDict, path: str | Path, say: Say = print) -> tuple[list[
                 if bar.disable:
                     say(f'[{number}/{len(groups)}] {group.name}')
         rows, failed = _gather(work, groups)
-        plots.all_figures(work.path, rows, results.read(work.path / 'positions.csv', ()),
-                          [r for g in groups for r in work.metrics(g.name)])  # fmt: skip
+        metrics = [r for g in groups for r in work.metrics(g.name)]
+        plots.all_figures(work.path, results.read_all(work.path), metrics)
         return rows, failed
 
 
@@ -96,7 +97,7 @@ def evaluate(
             say(f'{out} holds this evaluation already: nothing to do')
             return results.read(out / 'results.csv')
         machine = Machine(config.mesh.devices, config.mesh.batching)
-        rows, by_position = [], []
+        found_tables = []
         for group in tqdm(groups, unit='group', disable=None):
             with Checkpoints(work.group(group.name) / 'checkpoints') as kept:
                 found = kept.load(sweep.abstract(group))
@@ -104,13 +105,12 @@ def evaluate(
                 raise ConfigError(f'{work.group(group.name)} is not trained yet; run train.py with '
                                   f'--workdir {work.path} to finish it')  # fmt: skip
             state = machine.place(group, found[1])
-            more = _tables(config, machine, group, state, able[group.name])
-            rows, by_position = rows + more[0], by_position + more[1]
-        results.write(out / 'results.csv', rows)
-        results.write(out / 'positions.csv', by_position, results.POSITION_COLUMNS)
-        plots.all_figures(out, rows, by_position, [])
+            found_tables.append(_tables(config, machine, group, state, able[group.name]))
+        tables = results.joined(found_tables)
+        results.write_all(out, tables)
+        plots.all_figures(out, tables, [])
         write_atomically(done, request)
-        return rows
+        return tables['results.csv']
 
 
 def _able(group: Group, lengths, words, say) -> list[int]:
@@ -167,9 +167,7 @@ def _records(config, group, done: int, count: int, metrics: Metrics) -> list[dic
 
 def _evaluate_group(work, config, machine, group, state) -> None:
     folder = work.group(group.name)
-    rows, by_position = _tables(config, machine, group, state, config.eval.lengths)
-    results.write(folder / 'results.csv', rows)
-    results.write(folder / 'positions.csv', by_position, results.POSITION_COLUMNS)
+    results.write_all(folder, _tables(config, machine, group, state, config.eval.lengths))
     failed = [int(step) for step in machine.fetch(group, state.failed)]
     write_atomically(
         folder / 'evaluated.json',
@@ -177,11 +175,11 @@ def _evaluate_group(work, config, machine, group, state) -> None:
     )
 
 
-def _tables(config, machine, group, state, lengths) -> tuple[list[Row], list[Row]]:
-    """Rows and per-position rows of all runs of a group."""
+def _tables(config, machine, group, state, lengths) -> results.Tables:
+    """Rows of all runs of a group."""
     words = list(config.eval.interventions)
     changes = [interventions.parse(word) for word in words]
-    rows, by_position = [], []
+    found = []
     for length in lengths:
         schemes = [[change(run.scheme, run.length, length) for change in changes]
                    for run in group.runs]  # fmt: skip
@@ -189,11 +187,10 @@ def _tables(config, machine, group, state, lengths) -> tuple[list[Row], list[Row
             group, state.params, schemes, length, config.eval.sequences, config.eval.batch
         )
         for i, run in enumerate(group.runs):
-            mine = type(counts)(*(x[i] for x in counts))
+            mine = jax.tree.map(lambda x, i=i: x[i], counts)
             texts = [change.text for change in changes]
-            more = results.rows_of(run, _extra(config, run), length, texts, mine)
-            rows, by_position = rows + more[0], by_position + more[1]
-    return rows, by_position
+            found.append(results.tables_of(run, _extra(config, run), length, texts, mine))
+    return results.joined(found)
 
 
 def _extra(config, run) -> Row:
@@ -214,16 +211,10 @@ def _evaluated(work, config, group) -> bool:
 
 
 def _gather(work, groups) -> tuple[list[Row], int]:
-    """results.csv and positions.csv of all groups, and how many runs failed."""
-    failed = 0
-    tables: dict[str, list[Row]] = {'results.csv': [], 'positions.csv': []}
-    for group in groups:
-        folder = work.group(group.name)
-        for name, rows in tables.items():
-            rows += results.read(folder / name, ())
-        record = json.loads((folder / 'evaluated.json').read_text())
-        failed += sum(step >= 0 for step in record['failed_at'])
-    for name, columns in (('results.csv', results.COLUMNS),
-                          ('positions.csv', results.POSITION_COLUMNS)):  # fmt: skip
-        results.write(work.path / name, tables[name], columns)
+    """Tables of the whole folder from those of its groups, and how many runs failed."""
+    folders = [work.group(group.name) for group in groups]
+    tables = results.joined(map(results.read_all, folders))
+    results.write_all(work.path, tables)
+    records = [json.loads((folder / 'evaluated.json').read_text()) for folder in folders]
+    failed = sum(step >= 0 for record in records for step in record['failed_at'])
     return tables['results.csv'], failed

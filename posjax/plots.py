@@ -9,23 +9,26 @@ matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 import numpy as np
 
-from posjax.results import Row, group_by, label
+from posjax.results import Row, Tables, group_by, label
 
 # Okabe & Ito's colours, apart also for colour-blind eyes; schemes keep theirs across panels.
 _COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#999999')
 _LINES = ('-', '--', ':', '-.')
 
 
-def all_figures(folder: Path, rows: Sequence[Row], by_position: Sequence[Row], metrics) -> None:
+def all_figures(folder: Path, tables: Tables, metrics: Sequence[Row]) -> None:
     """Draws into `folder`/figures whatever there is something to draw for."""
     figures = folder / 'figures'
     figures.mkdir(parents=True, exist_ok=True)
-    if rows:
-        _save(length_figure(rows), figures / 'accuracy_by_length.png')
-    if by_position:
-        _save(position_figure(by_position), figures / 'accuracy_by_position.png')
-    if metrics:
-        _save(training_figure(metrics), figures / 'training.png')
+    for draw, rows, name in (
+        (length_figure, tables['results.csv'], 'accuracy_by_length'),
+        (position_figure, tables['positions.csv'], 'accuracy_by_position'),
+        (depth_figure, tables['depths.csv'], 'accuracy_by_depth'),
+        (depth_grid, tables['depths.csv'], 'accuracy_by_depth_and_length'),
+        (training_figure, metrics, 'training'),
+    ):
+        if rows:
+            _save(draw(rows), figures / f'{name}.png')
 
 
 def length_figure(rows: Sequence[Row]) -> plt.Figure:
@@ -43,33 +46,67 @@ def length_figure(rows: Sequence[Row]) -> plt.Figure:
         axis.set_xscale('log', base=2)
         axis.set_xticks(lengths, [str(n) for n in lengths])
         axis.minorticks_off()
-        _finish(axis, train_length, 'sequence length (tokens)', 'accuracy',
-                task + ('' if intervention == 'none' else f', under {intervention}'))  # fmt: skip
+        _mark_training(axis, train_length)
+        _finish(axis, 'sequence length (tokens)', _under(task, intervention))
     return _legend(figure, style)
 
 
 def position_figure(rows: Sequence[Row]) -> plt.Figure:
     """Accuracy against position at the longest length, as trained: a panel a task."""
-    rows = [r for r in rows if r['intervention'] == 'none'] or list(rows)
-    longest = {
-        task: max(r['length'] for r in of)
-        for task, of in group_by(rows, lambda r: r['task']).items()
-    }
-    rows = [r for r in rows if r['length'] == longest[r['task']]]
+    rows = _longest([r for r in rows if r['intervention'] == 'none'] or rows)
     style = _styles(rows)
     panels = group_by(rows, lambda r: (r['task'], r['train_length']))
     figure, axes = _panels(len(panels), columns=2)
     for axis, ((task, train_length), of_panel) in zip(axes, panels.items(), strict=True):
         _lines(axis, of_panel, 'position', 'accuracy', style, seeds=False)
         _baseline(axis, of_panel, 'position')
-        _finish(
-            axis,
-            train_length,
-            f'position in a sequence of {longest[task]} tokens',
-            'accuracy',
-            task,
-        )
+        _mark_training(axis, train_length)
+        _finish(axis, f'position in a sequence of {of_panel[0]["length"]} tokens', task)
     return _legend(figure, style)
+
+
+def depth_figure(rows: Sequence[Row]) -> plt.Figure:
+    """Accuracy against depth at the longest length: lost in the middle, or not. Panels as in
+    `length_figure`."""
+    rows = _longest(rows)
+    style = _styles(rows)
+    panels = group_by(rows, lambda r: (r['task'], r['train_length'], r['intervention']))
+    figure, axes = _panels(len(panels), columns=len({key[2] for key in panels}))
+    for axis, ((task, train_length, intervention), of_panel) in zip(
+        axes, panels.items(), strict=True
+    ):
+        _lines(axis, of_panel, 'depth', 'accuracy', style)
+        _baseline(axis, of_panel, 'depth')
+        _finish(axis, f'depth in {of_panel[0]["length"]} tokens (trained at {train_length})',
+                _under(task, intervention))  # fmt: skip
+        axis.set_xlim(0, 1)
+    return _legend(figure, style)
+
+
+def depth_grid(rows: Sequence[Row]) -> plt.Figure:
+    """Accuracy (mean of seeds) by depth and length: a panel a task, scheme and intervention."""
+    panels = group_by(rows, lambda r: (r['task'], r['train_length'], r['intervention'], _label(r)))
+    figure, axes = _panels(len(panels), columns=min(6, len({key[3] for key in panels})))
+    for axis, ((task, train_length, intervention, name), of_panel) in zip(
+        axes, panels.items(), strict=True
+    ):
+        lengths = sorted({r['length'] for r in of_panel})
+        depths = sorted({r['depth'] for r in of_panel})
+        cells = group_by(of_panel, lambda r: (r['depth'], r['length']))
+        grid = np.array([[_mean(cells.get((d, n), ())) for n in lengths] for d in depths])
+        image = axis.imshow(grid, vmin=0, vmax=1, cmap='cividis', aspect='auto')
+        for (y, x), value in np.ndenumerate(grid if len(lengths) <= 8 else ()):
+            if np.isfinite(value):
+                axis.text(x, y, f'{value:.2f}', ha='center', va='center', fontsize=7,
+                          color='black' if value > 0.4 else 'white')  # fmt: skip
+        axis.set_xticks(range(len(lengths)), [str(n) for n in lengths])
+        axis.set_yticks(range(len(depths)), [f'{d:g}' for d in depths])
+        axis.set_xlabel(f'sequence length (tokens; trained at {train_length})')
+        axis.set_ylabel('depth')
+        axis.set_title(f'{name}\n{_under(task, intervention)}', fontsize=9)
+        figure.colorbar(image, ax=axis, label='accuracy')
+    figure.tight_layout()
+    return figure
 
 
 def training_figure(records: Sequence[Row]) -> plt.Figure:
@@ -122,7 +159,22 @@ def _baseline(axis, rows, x):
     )
 
 
-def _finish(axis, train_length, xlabel, ylabel, title):
+def _mean(rows):
+    return np.mean([r['accuracy'] for r in rows]) if rows else np.nan
+
+
+def _longest(rows):
+    """The rows at the longest length of their task."""
+    by_task = group_by(rows, lambda r: r['task'])
+    longest = {task: max(r['length'] for r in of) for task, of in by_task.items()}
+    return [r for r in rows if r['length'] == longest[r['task']]]
+
+
+def _under(task, intervention):
+    return task if intervention == 'none' else f'{task}, under {intervention}'
+
+
+def _mark_training(axis, train_length):
     axis.axvline(train_length, color='#444444', linewidth=1, linestyle='--')
     axis.annotate(
         'training length',
@@ -133,7 +185,10 @@ def _finish(axis, train_length, xlabel, ylabel, title):
         xycoords=('data', 'axes fraction'),
         textcoords='offset points',
     )
-    axis.set(title=title, xlabel=xlabel, ylabel=ylabel, ylim=(-0.02, 1.02))
+
+
+def _finish(axis, xlabel, title):
+    axis.set(title=title, xlabel=xlabel, ylabel='accuracy', ylim=(-0.02, 1.02))
     axis.grid(alpha=0.25)
 
 

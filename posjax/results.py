@@ -8,10 +8,15 @@ Columns of results.csv, with one more for every other field that a sweep varies:
 positions hides a failure there: a causal model computes the first part of a sequence exactly as in
 training.) `baseline` is what the best constant answer scores on the same positions, `count` how
 many answers the figure rests on.
+
+positions.csv has the accuracy at each position, and depths.csv, for tasks that hide their answers
+at some depth (0 is the start of what is searched, 1 its end), in each tenth of the depth, named by
+its middle; constant answers score the same at every depth.
 """
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,44 +24,79 @@ from typing import Any
 
 import numpy as np
 
-from posjax.evaluation import Counts
+from posjax.evaluation import DEPTHS, Counts
 from posjax.run import Run
-from posjax.tasks.task import baseline
+from posjax.tasks.task import best_constant
 from posjax.workdir import write_atomically
 
 Row = dict[str, Any]
+Tables = dict[str, list[Row]]  # by file name
 
 COLUMNS = ('task', 'scheme', 'seed', 'train_length', 'length', 'intervention', 'region', 'metric',
            'value', 'baseline', 'count')  # fmt: skip
 POSITION_COLUMNS = ('task', 'scheme', 'seed', 'train_length', 'length', 'intervention', 'position',
                     'accuracy', 'baseline', 'count')  # fmt: skip
+DEPTH_COLUMNS = ('task', 'scheme', 'seed', 'train_length', 'length', 'intervention', 'depth',
+                 'accuracy', 'baseline', 'count')  # fmt: skip
+TABLES = {
+    'results.csv': COLUMNS,
+    'positions.csv': POSITION_COLUMNS,
+    'depths.csv': DEPTH_COLUMNS,
+}
 _NUMBERS = {'seed': int, 'train_length': int, 'length': int, 'position': int, 'count': int,
-            'value': float, 'baseline': float, 'accuracy': float}  # fmt: skip
+            'value': float, 'baseline': float, 'accuracy': float, 'depth': float}  # fmt: skip
 
 
-def rows_of(
-    run: Run, extra: Row, length: int, words: Sequence[str], counts: Counts
-) -> tuple[list[Row], list[Row]]:
-    """Result rows and per-position rows of one run at one length, under interventions `words`."""
-    rows, position_rows = [], []
+def tables_of(run: Run, extra: Row, length: int, words: Sequence[str], counts: Counts) -> Tables:
+    """The rows of one run at one length, under interventions `words`."""
     head = {'task': run.task.text, 'scheme': run.scheme.text, 'seed': run.seed,
             'train_length': run.length, 'length': length}  # fmt: skip
-    regions = {'all': 0} | ({'past': run.length} if length > run.length else {})
-    baselines = {region: baseline(run.task, length, start) for region, start in regions.items()}
-    by_position = [baseline(run.task, length, t, t + 1) for t in range(length)]
-    for word, right_T in zip(words, counts.right_NT, strict=True):
+    answers_TC = run.task.answers(length)
+    tables: Tables = {name: [] for name in TABLES}
+    for i, word in enumerate(words):
         here = head | {'intervention': word}
-        for region, start in regions.items():
-            count = int(counts.scored_T[start:].sum())
-            # Sums before the division: positions with more scored answers weigh more.
-            value = float(right_T[start:].sum()) / count if count else math.nan
-            rows.append(here | {'region': region, 'metric': 'accuracy', 'value': value,
-                                'baseline': baselines[region], 'count': count} | extra)  # fmt: skip
+        for region, start in (('all', 0), ('past', run.length)):
+            if start < length:
+                # Sums before the division: positions with more scored answers weigh more.
+                figures = _figures('value', counts.right_NT[i, start:].sum(),
+                                   counts.scored_T[start:].sum(), answers_TC[start:])  # fmt: skip
+                row = here | {'region': region, 'metric': 'accuracy'} | figures | extra
+                tables['results.csv'].append(row)
         for t in np.flatnonzero(counts.scored_T):
-            count = int(counts.scored_T[t])
-            figures = {'accuracy': float(right_T[t]) / count, 'baseline': by_position[t]}
-            position_rows.append(here | {'position': int(t)} | figures | {'count': count} | extra)
-    return rows, position_rows
+            figures = _figures('accuracy', counts.right_NT[i, t], counts.scored_T[t],
+                               answers_TC[t : t + 1])  # fmt: skip
+            tables['positions.csv'].append(here | {'position': int(t)} | figures | extra)
+        for d in () if counts.scored_D is None else np.flatnonzero(counts.scored_D):
+            figures = _figures('accuracy', counts.right_ND[i, d], counts.scored_D[d], answers_TC)
+            tables['depths.csv'].append(here | {'depth': (int(d) + 0.5) / DEPTHS} | figures | extra)
+    return tables
+
+
+def _figures(name, right, scored, answers_TC) -> Row:
+    """An accuracy under its `name`, its baseline, and how many answers it rests on."""
+    value = float(right) / int(scored) if scored else math.nan
+    return {name: value, 'baseline': best_constant(answers_TC), 'count': int(scored)}
+
+
+def joined(several: Iterable[Tables]) -> Tables:
+    """All rows of several, table by table."""
+    several = list(several)
+    return {name: [row for tables in several for row in tables[name]] for name in TABLES}
+
+
+def write_all(folder: Path, tables: Tables) -> None:
+    """Writes a CSV file for each table that has rows."""
+    for name, columns in TABLES.items():
+        if tables[name]:
+            write(folder / name, tables[name], columns)
+
+
+def read_all(folder: Path) -> Tables:
+    """What `write_all` wrote."""
+    return {
+        name: read(folder / name, columns) if (folder / name).exists() else []
+        for name, columns in TABLES.items()
+    }
 
 
 def write(path: Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> None:
@@ -104,7 +144,8 @@ def read(path: Path, needed: Iterable[str] = COLUMNS[:9]) -> list[Row]:
 
 def label(row: Row, columns: Sequence[str] = COLUMNS) -> str:
     """The scheme, and what else a sweep varied: `rope, optim.learning_rate=0.003`."""
-    extra = [f'{k}={v}' for k, v in row.items() if k not in columns and k not in POSITION_COLUMNS]
+    known = {*columns, *itertools.chain(*TABLES.values())}
+    extra = [f'{k}={v}' for k, v in row.items() if k not in known]
     return ', '.join([row['scheme'], *extra])
 
 

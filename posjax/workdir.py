@@ -3,11 +3,12 @@
 config.json            everything an evaluation needs; data, never executed
 results.csv            accuracy by length, intervention and region (see results.py)
 positions.csv          accuracy by position
+depths.csv             accuracy by depth, of tasks that have depths
 figures/*.png
 groups/<name>/         runs that were trained as one program:
     metrics.jsonl      training metrics, one line per run and `train.log_every` steps
     checkpoints/       Orbax
-    results.csv, positions.csv, evaluated.json
+    results.csv, positions.csv, depths.csv, evaluated.json
 eval/                  what eval.py writes
 """
 

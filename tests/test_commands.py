@@ -71,8 +71,11 @@ def test_what_a_workdir_holds(finished):
                and all(r[k] == past[k] for k in ('scheme', 'seed', 'intervention'))]  # fmt: skip
     assert past['value'] == pytest.approx(np.mean([r['accuracy'] for r in by_hand]), abs=1e-4)
     assert past['count'] == 8 * 16
-    for name in ('accuracy_by_length', 'accuracy_by_position', 'training'):
+    drawn = {path.stem for path in (work / 'figures').iterdir()}
+    assert drawn == {'accuracy_by_length', 'accuracy_by_position', 'training'}
+    for name in drawn:
         assert (work / 'figures' / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+    assert not list(work.rglob('depths.csv')), 'lag has no depths'
     metrics = Workdir(work).metrics('00-lag-learned')
     assert [m['step'] for m in metrics] == [s for s in range(10, 61, 10) for _ in range(2)]
     assert metrics[-1]['loss'] < metrics[0]['loss']
@@ -161,6 +164,30 @@ def test_a_loaded_run_is_the_trained_one(finished):
     assert posjax.load(folder / 'w', scheme='learned', seed=0).params['scheme']['learned'][
         'table'
     ].shape == (16, 16)
+
+
+def test_needles_are_counted_by_depth_from_training_to_the_notebook(finished, tmp_path):
+    config = Workdir(finished[0] / 'w').config()
+    config.task, config.seeds = 'needle(keys=2, queries=2)', 1
+    config.sweep.scheme, config.train.steps = ('rope',), 20
+    config.eval.interventions = ('none',)
+    experiment.train(config, tmp_path, say=lambda line: None)
+    rows = results.read(tmp_path / 'results.csv')
+    depths = results.read(tmp_path / 'depths.csv', results.DEPTH_COLUMNS)
+    for row in rows:
+        here = [r for r in depths if r['length'] == row['length']]
+        assert sum(r['count'] for r in here) == row['count'] == 32
+        right = sum(r['accuracy'] * r['count'] for r in here)
+        assert right == pytest.approx(row['value'] * 32, abs=1e-3)
+    names = {path.stem for path in (tmp_path / 'figures').iterdir()}
+    assert {'accuracy_by_depth', 'accuracy_by_depth_and_length'} <= names
+    by_depth = posjax.load(tmp_path).accuracy_by_depth(16, sequences=16)
+    long = {r['depth']: r['accuracy'] for r in depths if r['length'] == 16}
+    for tenth, accuracy in enumerate(by_depth):
+        expected = long.get(round(tenth / 10 + 0.05, 2), np.nan)
+        assert accuracy == pytest.approx(expected, abs=1e-5, nan_ok=True)
+    with pytest.raises(ValueError, match='lag.* has no depths'):
+        posjax.load(finished[0] / 'w', scheme='learned', seed=0).accuracy_by_depth(16)
 
 
 @pytest.mark.parametrize(

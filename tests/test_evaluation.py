@@ -70,3 +70,23 @@ def test_evaluation_sees_other_sequences_than_training():
     key = jax.random.fold_in(stream(0, 'eval_data'), 6)
     for i in range(50):
         assert RUN.task.sample(jax.random.fold_in(key, i), 4, 6)[0].tobytes() not in trained
+
+
+def test_depths_are_counted_in_tenths():
+    # Two sequences, two schemes; three answers have depths, one with a logit that was not finite.
+    depth = jnp.array([[jnp.nan, 0.0, 0.1], [1.0, 0.55, jnp.nan]])
+    scored = jnp.array([[1, 1, 1], [1, 1, 0]])
+    right = jnp.array([[[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]], [[1.0, 0.0, 0.0], [0.0, jnp.nan, 0.0]]])
+    right_ND, scored_D = evaluation.by_depth(right, scored, depth)
+    np.testing.assert_array_equal(scored_D, [1, 1, 0, 0, 0, 1, 0, 0, 0, 1])
+    np.testing.assert_array_equal(right_ND, [[1, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+                                             [0, 1, 0, 0, 0, np.nan, 0, 0, 0, 0]])  # fmt: skip
+
+
+def test_a_task_with_depths_is_counted_by_them_and_others_are_not():
+    assert counts(RUN, PARAMS, (RUN.scheme,), 9, 5, 5).right_ND is None
+    run = make('rope', task='needle(keys=2, queries=2)')
+    params = jax.tree.map(lambda x: 4 * x, training.init(run).params)
+    got = counts(run, params, (run.scheme,), 17, 40, 20)
+    assert got.scored_D.sum() == got.scored_T.sum() == 80 and (got.scored_D > 0).all()
+    assert got.right_ND.sum() == got.right_NT.sum() > 0

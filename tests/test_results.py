@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from posjax import report, results
+from posjax import plots, report, results
 from posjax.evaluation import Counts
 from tests.test_training import make
 
@@ -15,7 +15,8 @@ def rows(length=9, right=None, text='rope'):
     run = make(text, task='lag(k=2, vocab=4)')
     scored = np.array([0, 0] + [10] * (length - 2))
     right = scored[None] * 1.0 if right is None else np.asarray([right], float)
-    return results.rows_of(run, {}, length, ['none'], Counts(right, scored))
+    tables = results.tables_of(run, {}, length, ['none'], Counts(right, scored))
+    return tables['results.csv'], tables['positions.csv']
 
 
 def test_regions_are_means_over_answers_and_past_shows_what_all_hides():
@@ -27,6 +28,55 @@ def test_regions_are_means_over_answers_and_past_shows_what_all_hides():
     assert everything['baseline'] == past['baseline'] == 0.25
     assert [r['position'] for r in by_position] == [2, 3, 4, 5, 6, 7, 8]
     assert [r['accuracy'] for r in by_position] == [1, 1, 1, 1, 0, 0, 0]
+
+
+def needle_tables(length=16, text='rope'):
+    run = make(text, task='needle(keys=1, queries=1)')
+    right, scored = np.zeros((1, length)), np.zeros(length, int)
+    right[0, -1], scored[-1] = 24, 40
+    deep = np.array([[9, 8, 7]]), np.array([10, 10, 20])
+    pad = np.zeros(7, int)
+    return results.tables_of(run, {}, length, ['none'], Counts(
+        right, scored, np.concatenate([deep[0], pad[None]], 1), np.concatenate([deep[1], pad])
+    ))  # fmt: skip
+
+
+def test_depths_are_named_by_the_middle_of_their_tenth():
+    rows = needle_tables()['depths.csv']
+    assert [r['depth'] for r in rows] == pytest.approx([0.05, 0.15, 0.25])
+    assert [r['accuracy'] for r in rows] == [0.9, 0.8, 0.35]
+    assert [r['count'] for r in rows] == [10, 10, 20]
+    assert {r['baseline'] for r in rows} == {1 / 16}
+    assert rows[0].keys() == dict.fromkeys(results.DEPTH_COLUMNS).keys()
+    assert results.label(rows[0]) == 'rope'
+
+
+def test_tables_are_files_where_they_have_rows(tmp_path):
+    run = make('rope', task='lag(k=2, vocab=4)')
+    none = results.tables_of(run, {}, 3, ['none'], Counts(np.ones((1, 3)), np.array([0, 0, 1])))
+    results.write_all(tmp_path / 'lag', none)
+    assert {p.name for p in (tmp_path / 'lag').iterdir()} == {'results.csv', 'positions.csv'}
+    both = results.joined([needle_tables(), needle_tables(24)])
+    results.write_all(tmp_path / 'needle', both)
+    again = results.read_all(tmp_path / 'needle')
+    assert again['depths.csv'] == both['depths.csv']
+    assert [r['length'] for r in again['results.csv']] == [16, 16, 24, 24]
+    assert results.read_all(tmp_path / 'lag')['depths.csv'] == []
+
+
+def test_figures_are_drawn_of_what_there_is(tmp_path):
+    tables = results.joined([needle_tables(), needle_tables(24), needle_tables(16, 'none')])
+    plots.all_figures(tmp_path, tables, [])
+    names = {p.stem for p in (tmp_path / 'figures').iterdir()}
+    assert names == {'accuracy_by_length', 'accuracy_by_position', 'accuracy_by_depth',
+                     'accuracy_by_depth_and_length'}  # fmt: skip
+    grid = plots.depth_grid(tables['depths.csv'])
+    rope, none = (axis for axis in grid.axes if axis.images)
+    np.testing.assert_allclose(rope.images[0].get_array(), [[0.9, 0.9], [0.8, 0.8], [0.35, 0.35]])
+    assert none.images[0].get_array().shape == (3, 1)
+    assert [t.get_text() for t in rope.texts] == ['0.90', '0.90', '0.80', '0.80', '0.35', '0.35']
+    curve = plots.depth_figure(tables['depths.csv']).axes[0]
+    np.testing.assert_allclose(curve.lines[0].get_ydata(), [0.9, 0.8, 0.35])
 
 
 def test_within_the_training_length_nothing_is_past():

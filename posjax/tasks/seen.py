@@ -37,13 +37,19 @@ class seen(Task):
 
     def sample(self, key, batch, length):
         tokens_BT = jax.random.randint(key, (batch, length), 0, self.vocab)
-        place_BT = jnp.broadcast_to(jnp.arange(length), (batch, length))
-        # Where each token stands first: linear in the length, where comparing all pairs is not.
-        first_BV = jnp.full((batch, self.vocab), length)
-        first_BV = jax.vmap(lambda f, t, i: f.at[t].min(i))(first_BV, tokens_BT, place_BT)
-        seen_BT = place_BT > jnp.take_along_axis(first_BV, tokens_BT, axis=1)
-        return tokens_BT, seen_BT.astype(jnp.int32)
+        return tokens_BT, (previous(tokens_BT) >= 0).astype(jnp.int32)
 
     def answers(self, length):
         no_T = (1 - 1 / self.vocab) ** np.arange(length)
         return np.stack([no_T, 1 - no_T], axis=1)
+
+
+def previous(tokens_BT: jax.Array) -> jax.Array:
+    """Where each token stands the last time before, -1 if it does not: int32 (B, T)."""
+    # Equal tokens side by side in their order: linear in the length, where comparing all pairs is
+    # not.
+    order_BT = jnp.argsort(tokens_BT, axis=1, stable=True)
+    sorted_BT = jnp.take_along_axis(tokens_BT, order_BT, axis=1)
+    same_BT = jnp.zeros(tokens_BT.shape, bool).at[:, 1:].set(sorted_BT[:, 1:] == sorted_BT[:, :-1])
+    before_BT = jnp.where(same_BT, jnp.roll(order_BT, 1, axis=1), -1)
+    return jnp.put_along_axis(before_BT, order_BT, before_BT, axis=1, inplace=False)

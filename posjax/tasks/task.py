@@ -34,6 +34,14 @@ class Task(Spec):
         """Fresh sequences: tokens (B, T) and answers (B, T), int32; UNSCORED where none is due."""
         raise NotImplementedError(f'task {self.name()} does not sample')
 
+    def depths(self, tokens_BT: jax.Array) -> jax.Array | None:
+        """How deep each answer is hidden: float32 (B, T), or None for a task without depths.
+
+        0 is the start of what is searched, 1 its end; NaN where nothing is scored. Read off the
+        tokens. Answers must not depend on depth: a constant one then scores the same at each.
+        """
+        return None
+
     def answers(self, length: int) -> np.ndarray:
         """P(position t is scored, and its answer is c): exact, float64 (T, classes)."""
         raise NotImplementedError(f'task {self.name()} does not know its answers')
@@ -51,5 +59,10 @@ def parse(words: str) -> Task:
 
 def baseline(task: Task, length: int, start: int = 0, stop: int | None = None) -> float:
     """Accuracy of the best constant answer on positions start:stop; NaN if none is scored."""
-    answers = task.answers(length)[start:stop].sum(axis=0)
-    return float(answers.max() / answers.sum()) if answers.sum() > 0 else float('nan')
+    return best_constant(task.answers(length)[start:stop])
+
+
+def best_constant(answers_TC: np.ndarray) -> float:
+    """The same from a task's `answers`, or some rows of them."""
+    answers_C = answers_TC.sum(axis=0)
+    return float(answers_C.max() / answers_C.sum()) if answers_C.sum() > 0 else float('nan')
