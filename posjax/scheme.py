@@ -85,6 +85,18 @@ class Scheme(Spec):
     def check_fit(self, dims: Dims, length: int) -> None:
         """Raises ValueError where this scheme cannot serve such a model, or `length` tokens."""
 
+    def at(self, dims: Dims, length: int) -> 'Scheme':
+        """The same scheme for texts of one length, with what is constant there worked out.
+
+        Schemes that then differ in numbers alone are one program, however they were written:
+        rotations under any scaling of their frequencies are.
+        """
+        return self
+
+    def deterministic(self) -> 'Scheme':
+        """The same scheme as it is without a key: nothing random, also in calls with one."""
+        return self
+
     def init(self, key: jax.Array, dims: Dims) -> Params:
         """Learned parameters, a dict of arrays; {} where nothing is learned."""
         return {}
@@ -202,6 +214,12 @@ class Chain(Scheme):
     def check_fit(self, dims, length):
         for part in self.parts:
             part.check_fit(dims, length)
+
+    def at(self, dims, length):
+        return Chain(tuple(part.at(dims, length) for part in self.parts))
+
+    def deterministic(self):
+        return Chain(tuple(part.deterministic() for part in self.parts))
 
     def init(self, key, dims):
         # The key follows the name, not the place: adding a part leaves the others' values alone.

@@ -1,5 +1,7 @@
 """Positions of digits within their number."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -54,6 +56,9 @@ class abacus(Scheme):
         for name, value, least in (('digits', self.digits, 1), ('max_offset', self.max_offset, 0)):
             if value < least:
                 raise ValueError(f'scheme abacus: {name}={value} should be at least {least}')
+
+    def deterministic(self):
+        return dataclasses.replace(self, max_offset=0)
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         place_BT = place_in_number(tokens_BT, pos_BT, self.digits)

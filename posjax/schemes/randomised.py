@@ -3,6 +3,7 @@
 Shape suffixes: B batch, T tokens, N draws (B or 1), M numbers to draw from.
 """
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -87,6 +88,9 @@ class randomised(Scheme):
                 f'scheme {self.text} has {self.max_position} numbers for {length} tokens; ask for '
                 f'at most {self.max_position} tokens, or train with a larger max_position'
             )
+
+    def deterministic(self):
+        return dataclasses.replace(self, draw='even')
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         length_B1 = jnp.clip(length_B, 1, self.max_position)[:, None]
