@@ -71,7 +71,7 @@ def default() -> ConfigDict:
 
     c.eval = ConfigDict()
     c.eval.lengths = (32, 64, 128)  # tokens
-    c.eval.interventions = ('none', 'logn')  # texts: see posjax/interventions.py
+    c.eval.interventions = ('none', 'logn')  # texts: see posjax/interventions
     c.eval.sequences = 256  # fresh ones, at each length
     c.eval.batch = 64  # sequences at a time, to bound memory
 
@@ -196,7 +196,8 @@ def _run(config, point, seed, fit) -> Run:
         for length in (run.length, *(config.eval.lengths if fit else ())):
             check_length(run, length)
         for words in config.eval.interventions:
-            chain(parse_intervention(words)(run.scheme, run.length, run.length))
+            changed = chain(parse_intervention(words)(run.scheme, run.length, run.length))
+            changed.check_fit(run.model.dims, run.length)
     except ConfigError:
         raise
     except ValueError as error:

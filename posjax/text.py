@@ -102,6 +102,9 @@ def coerce(value, annotation, where: str):
     if origin in (typing.Union, types.UnionType):  # a number, or a word
         word = next(a for a in args if typing.get_origin(a) is typing.Literal)
         number = next(a for a in args if a is not word)
+        if isinstance(value, str) and value not in typing.get_args(word):
+            words = ' or '.join(map(repr, typing.get_args(word)))
+            raise ValueError(f'{where}={value!r} should be {_kind_of(number)}, or {words}')
         return coerce(value, word if isinstance(value, str) else number, where)
     if origin is typing.Literal:
         if value not in args or isinstance(value, bool) != isinstance(args[0], bool):

@@ -92,11 +92,6 @@ class every(Scheme):
         self.scheme.check_fit(dims, length)
         self.other.check_fit(dims, length)
 
-    def at(self, dims, length):
-        return dataclasses.replace(
-            self, scheme=self.scheme.at(dims, length), other=self.other.at(dims, length)
-        )
-
     def init(self, key, dims):
         return _init(key, {'scheme': (self.scheme, dims), 'other': (self.other, dims)})
 

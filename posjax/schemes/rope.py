@@ -69,6 +69,11 @@ def wavelengths(head_dim: int, theta: float = 1e4) -> np.ndarray:
     return 2 * np.pi * np.float64(theta) ** (np.arange(0, head_dim, 2) / head_dim)
 
 
+def is_rotary(scheme: Scheme) -> bool:
+    """Whether a scheme turns pairs, has a `scaling` for their frequencies, and learns nothing."""
+    return isinstance(getattr(scheme, 'scaling', None), Scaling)
+
+
 @scheme
 class rope(Scheme):
     """Rotary position embedding: queries and keys turn with their position.
