@@ -4,16 +4,19 @@ parse, Scheme, scheme, Context     what a scheme is, and how to add one (scheme.
 chain                              schemes applied in order
 apply, init, Model                 the transformer (model.py)
 wavelengths                        of a rotary head, in positions
+from_hf, to_hf                     schemes from and to transformers' configs (interop.py)
+convert                            weights between the pairings of rotary dims (convert.py)
 load                               a trained run, for analysis
 """
 
-from posjax import schemes, tasks
+from posjax import convert, schemes, tasks
 from posjax.analysis import LoadedRun, load
+from posjax.interop import from_hf, to_hf
 from posjax.model import Model, apply, init
 from posjax.scheme import Context, Dims, Scheme, chain, parse, scheme
 from posjax.schemes.rope import wavelengths
 
 __all__ = [
-    'Context', 'Dims', 'LoadedRun', 'Model', 'Scheme', 'apply', 'chain', 'init', 'load', 'parse',
-    'scheme', 'schemes', 'tasks', 'wavelengths',
+    'Context', 'Dims', 'LoadedRun', 'Model', 'Scheme', 'apply', 'chain', 'convert', 'from_hf',
+    'init', 'load', 'parse', 'scheme', 'schemes', 'tasks', 'to_hf', 'wavelengths',
 ]  # fmt: skip
