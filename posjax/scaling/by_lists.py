@@ -62,6 +62,7 @@ class longrope(Scaling):
             jnp.stack([jnp.float32(f) for f in factors])[None]
             for factors in (self.short_factors, self.long_factors)
         )
-        factors_BF = jnp.where(length_B[:, None] > self.original_length, long_1F, short_1F)
+        is_long_B1 = length_B.astype(jnp.float32)[:, None] > self.original_length
+        factors_BF = jnp.where(is_long_B1, long_1F, short_1F)
         stretch = jnp.log(jnp.float32(self.factor)) / jnp.log(jnp.float32(self.original_length))
         return inv_freq(theta, dim)[None] / factors_BF, self.attn_factor * jnp.sqrt(1 + stretch)
