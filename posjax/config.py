@@ -71,7 +71,7 @@ def default() -> ConfigDict:
 
     c.eval = ConfigDict()
     c.eval.lengths = (32, 64, 128)  # tokens
-    c.eval.interventions = ('none', 'logn')  # texts: see posjax/interventions.py
+    c.eval.interventions = ('none', 'logn')  # texts: see posjax/interventions
     c.eval.sequences = 256  # fresh ones, at each length
     c.eval.batch = 64  # sequences at a time, to bound memory
 

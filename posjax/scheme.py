@@ -14,14 +14,16 @@ and blockwise attention all run the same code.
 Shape suffixes: B batch, T tokens, Q queries, S keys, D width, H heads, K head dim.
 """
 
+import dataclasses
 import zlib
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from posjax import text
-from posjax.spec import Spec, register, structured
+from posjax.spec import Spec, is_variadic, register, structured
 
 Params = dict[str, Any]
 
@@ -90,6 +92,18 @@ class Scheme(Spec):
         """How many numbers, from 0, `positions` may give to a sequence of `length` tokens."""
         return length
 
+    def at(self, dims: Dims, length: int) -> 'Scheme':
+        """The same scheme for texts of one length, with what is constant there worked out.
+
+        Schemes that then differ in numbers alone are one program, however they were written:
+        rotations under any scaling of their frequencies are.
+        """
+        return within(self, lambda inside: inside.at(dims, length))
+
+    def deterministic(self) -> 'Scheme':
+        """The same scheme as it is without a key: nothing random, also in calls with one."""
+        return within(self, lambda inside: inside.deterministic())
+
     def init(self, key: jax.Array, dims: Dims) -> Params:
         """Learned parameters, a dict of arrays; {} where nothing is learned."""
         return {}
@@ -146,6 +160,18 @@ def hooks(cls: type[Scheme]) -> tuple[str, ...]:
 def scheme(cls: type[Scheme]) -> type[Scheme]:
     """Decorator that registers a scheme under its class name: a frozen dataclass and a pytree."""
     return register(cls)
+
+
+def within(scheme: Scheme, change: Callable[[Scheme], Scheme]) -> Scheme:
+    """The scheme with each one that it holds changed: parts of a chain, schemes of a mixture."""
+    changed = {}
+    for field in dataclasses.fields(scheme):
+        value = getattr(scheme, field.name)
+        if isinstance(value, Scheme):
+            changed[field.name] = change(value)
+        elif is_variadic(field.type):
+            changed[field.name] = tuple(map(change, value))
+    return dataclasses.replace(scheme, **changed) if changed else scheme
 
 
 def parse(words: str) -> Scheme:

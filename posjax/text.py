@@ -84,7 +84,8 @@ def _positional(cls, call, fields):
 
 def _value(node, annotation, where, text, base, combine):
     if is_spec(annotation):
-        return _build(node, text, base, combine)
+        # `|` joins values of the kind that is being parsed, and of no other.
+        return _build(node, text, annotation, combine if annotation is base else None)
     if is_variadic(annotation):
         nodes = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
         return tuple(_build(n, text, base, combine) for n in nodes)
@@ -98,6 +99,13 @@ def _value(node, annotation, where, text, base, combine):
 def coerce(value, annotation, where: str):
     """`value` as the annotated type (an int will do for a float), or a one-line ValueError."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):  # a number, or a word
+        word = next(a for a in args if typing.get_origin(a) is typing.Literal)
+        number = next(a for a in args if a is not word)
+        if isinstance(value, str) and value not in typing.get_args(word):
+            words = ' or '.join(map(repr, typing.get_args(word)))
+            raise ValueError(f'{where}={value!r} should be {_kind_of(number)}, or {words}')
+        return coerce(value, word if isinstance(value, str) else number, where)
     if origin is typing.Literal:
         if value not in args or isinstance(value, bool) != isinstance(args[0], bool):
             raise ValueError(f'{where}={value!r}{suggest(str(value), map(str, args))}')

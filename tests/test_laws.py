@@ -18,7 +18,6 @@ import pytest
 import tests.schemes
 from posjax import interventions
 from posjax import model as model_lib
-from posjax.interventions import Intervention
 from posjax.probe import is_random
 from posjax.scheme import Chain, Scheme, as_chain, chain, hooks, parse
 from posjax.spec import is_spec, is_variadic
@@ -312,10 +311,6 @@ def test_interventions_keep_the_parameter_tree(text, change):
     # Not only shapes: a part's initial values follow its name, not its place in the chain.
     a, b = (model_lib.init(ONE_LAYER, s, jax.random.key(0)) for s in (changed, scheme))
     jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
-def test_every_intervention_is_tried_above():
-    assert Intervention.registry.keys() == {'none', 'logn', 'shift'}
 
 
 @every

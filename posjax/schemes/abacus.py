@@ -1,5 +1,7 @@
 """Positions of digits within their number."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -56,6 +58,9 @@ class abacus(Scheme):
 
     def reach(self, length):
         return length + self.max_offset + 1  # a number as long as the sequence; others read row 0
+
+    def deterministic(self):
+        return dataclasses.replace(self, max_offset=0)
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         place_BT = place_in_number(tokens_BT, pos_BT, self.digits)

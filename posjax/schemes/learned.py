@@ -40,7 +40,16 @@ class learned(Scheme):
         return {'table': jax.random.normal(key, (self.max_length, dims.width))}
 
     def embed(self, params, x_BTD, ctx):
-        rows = params['table'].at[ctx.q_pos_BQ]
-        # JAX would clamp a read past the end and wrap a negative one.
-        rows_BTD = rows.get(mode='fill', fill_value=jnp.nan, wrap_negative_indices=False)
+        def rows(pos_BT):
+            # JAX would clamp a read past the end and wrap a negative one.
+            read = params['table'].at[pos_BT]
+            return read.get(mode='fill', fill_value=jnp.nan, wrap_negative_indices=False)
+
+        pos_BT = ctx.q_pos_BQ
+        if jnp.issubdtype(pos_BT.dtype, jnp.integer):
+            rows_BTD = rows(pos_BT)
+        else:
+            low_BT, high_BT = (f(pos_BT).astype(jnp.int32) for f in (jnp.floor, jnp.ceil))
+            part_BT1 = (pos_BT - low_BT.astype(pos_BT.dtype))[..., None]
+            rows_BTD = rows(low_BT) * (1 - part_BT1) + rows(high_BT) * part_BT1
         return x_BTD + rows_BTD.astype(x_BTD.dtype)

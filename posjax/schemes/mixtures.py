@@ -11,6 +11,7 @@ A mixture defines the whole score (its schemes may), so a chain holds one: to mi
 heads, put one inside the other.
 """
 
+import dataclasses
 import zlib
 
 import jax
@@ -155,6 +156,10 @@ class heads(Scheme):
             )
         for inside, own_dims in self._sized(dims).values():
             inside.check_fit(own_dims, length)
+
+    def at(self, dims, length):
+        made = {name: s.at(own_dims, length) for name, (s, own_dims) in self._sized(dims).items()}
+        return dataclasses.replace(self, **made)
 
     def init(self, key, dims):
         return _init(key, self._sized(dims))

@@ -1,26 +1,29 @@
 """Rotations that leave a part of every head unturned: the two meanings of partial rotary."""
 
+import dataclasses
 from typing import Literal
 
 import jax.numpy as jnp
 
+from posjax.scaling import Scaling, unscaled
 from posjax.scheme import Scheme, scheme
-from posjax.schemes.rope import inv_freq, rotate
+from posjax.schemes.rope import rotate
 
 
-def proportional_inv_freq(theta, dim: int, rotary_dim: int):
-    """RoPE's frequencies for `dim`, float32 (dim/2,), with 0 after the rotary_dim/2 highest."""
-    return inv_freq(theta, dim).at[rotary_dim // 2 :].set(0.0)
+def proportional(inv_freq, rotary_dim: int):
+    """Frequencies of a whole head (..., dim/2), with 0 after the rotary_dim/2 highest."""
+    return inv_freq.at[..., rotary_dim // 2 :].set(0.0)
 
 
-def _check(name, rotary_dim, theta):
-    if rotary_dim < 2 or rotary_dim % 2:
+def _check(scheme):
+    if scheme.rotary_dim < 2 or scheme.rotary_dim % 2:
         raise ValueError(
-            f'scheme {name}: rotary_dim={rotary_dim} should be even and at least 2 (pairs turn; '
-            'for none use the scheme none)'
+            f'scheme {scheme.name()}: rotary_dim={scheme.rotary_dim} should be even and at least 2 '
+            '(pairs turn; for none use the scheme none)'
         )
-    if not theta > 0:
-        raise ValueError(f'scheme {name}: theta={theta!r} should be positive')
+    if not scheme.theta > 0:
+        raise ValueError(f'scheme {scheme.name()}: theta={scheme.theta!r} should be positive')
+    scheme.scaling.check()
 
 
 def _check_fit(scheme, dims):
@@ -46,6 +49,7 @@ class partial_rope(Scheme):
       theta: base of the geometric series of wavelengths, > 0.
       pairing: which of the first rotary_dim coordinates turn together. 'interleaved' pairs
         (2k, 2k+1), as GPT-J; 'half' pairs (k, k + rotary_dim/2), as GPT-NeoX and transformers.
+      scaling: of the rotary_dim/2 frequencies, for texts longer than those of training.
 
     Past the training length angles go on as in RoPE; the unturned dims notice nothing.
     """
@@ -57,18 +61,30 @@ class partial_rope(Scheme):
     rotary_dim: int
     theta: float = 1e4
     pairing: Literal['interleaved', 'half'] = 'interleaved'
+    scaling: Scaling = unscaled()
+
+    @property
+    def sees_length(self) -> bool:
+        return self.scaling.sees_length
 
     def check(self):
-        _check('partial_rope', self.rotary_dim, self.theta)
+        _check(self)
 
     def check_fit(self, dims, length):
         _check_fit(self, dims)
+        self.scaling.check_fit(self.rotary_dim)
+
+    def at(self, dims, length):
+        return dataclasses.replace(
+            self, scaling=self.scaling.at(self.theta, self.rotary_dim, length)
+        )
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):
-        freq_F, r = inv_freq(self.theta, self.rotary_dim), self.rotary_dim
+        r = self.rotary_dim
+        freq, factor = self.scaling.frequencies(self.theta, r, ctx.length_B)
 
         def turn(x_BTHK, pos_BT):
-            turned = rotate(x_BTHK[..., :r], pos_BT, freq_F, self.pairing)
+            turned = rotate(x_BTHK[..., :r], pos_BT, freq, self.pairing, factor)
             return jnp.concatenate([turned, x_BTHK[..., r:]], axis=-1)
 
         return turn(q_BQHK, ctx.q_pos_BQ), turn(k_BSHK, ctx.k_pos_BS)
@@ -91,6 +107,7 @@ class p_rope(Scheme):
       pairing: which coordinates turn together. 'interleaved' pairs (2k, 2k+1); 'half' pairs
         (k, k + K/2) over the whole head, as transformers, so that the turning dims are the first
         rotary_dim/2 of either half.
+      scaling: of the whole head's frequencies, before the slow ones become 0.
 
     Past the training length fast angles repeat; the pairs that would meet new ones do not turn.
     """
@@ -102,9 +119,14 @@ class p_rope(Scheme):
     rotary_dim: int
     theta: float = 1e4
     pairing: Literal['interleaved', 'half'] = 'interleaved'
+    scaling: Scaling = unscaled()
+
+    @property
+    def sees_length(self) -> bool:
+        return self.scaling.sees_length
 
     def check(self):
-        _check('p_rope', self.rotary_dim, self.theta)
+        _check(self)
 
     def check_fit(self, dims, length):
         _check_fit(self, dims)
@@ -113,10 +135,16 @@ class p_rope(Scheme):
                 f'scheme {self.text} takes frequencies over pairs of the whole head: '
                 f'head_dim={dims.head_dim} (width {dims.width} / heads {dims.heads}) should be even'
             )
+        self.scaling.check_fit(dims.head_dim)
+
+    def at(self, dims, length):
+        return dataclasses.replace(self, scaling=self.scaling.at(self.theta, dims.head_dim, length))
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):
-        freq_F = proportional_inv_freq(self.theta, q_BQHK.shape[-1], self.rotary_dim)
+        dim = q_BQHK.shape[-1]
+        freq, factor = self.scaling.frequencies(self.theta, dim, ctx.length_B)
+        freq = proportional(freq, self.rotary_dim)
         return (
-            rotate(q_BQHK, ctx.q_pos_BQ, freq_F, self.pairing),
-            rotate(k_BSHK, ctx.k_pos_BS, freq_F, self.pairing),
+            rotate(q_BQHK, ctx.q_pos_BQ, freq, self.pairing, factor),
+            rotate(k_BSHK, ctx.k_pos_BS, freq, self.pairing, factor),
         )

@@ -26,6 +26,12 @@ def back(ctx: Context) -> jax.Array:
     return q_place_BQ[:, None, :, None] - k_place_BS[:, None, None, :]
 
 
+def lambda_mask(ctx: Context, size: int, number: int) -> jax.Array:
+    """Where the last `size` tokens and the first `number` are seen, (B|1, 1, Q, S)."""
+    _, k_place_BS = places(ctx)
+    return (jnp.abs(back(ctx)) < size) | (k_place_BS < number)[:, None, None, :]
+
+
 @scheme
 class window(Scheme):
     """A sliding window over the last tokens: each sees `size` of them, itself among them.
@@ -81,8 +87,7 @@ class sinks(Scheme):
         self.require('number', self.number >= 1, 'at least 1')
 
     def mask(self, ctx):
-        _, k_place_BS = places(ctx)
-        return (jnp.abs(back(ctx)) < self.size) | (k_place_BS < self.number)[:, None, None, :]
+        return lambda_mask(ctx, self.size, self.number)
 
 
 @scheme

@@ -1,5 +1,6 @@
 """Position numbers that start at a random place."""
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -38,6 +39,9 @@ class random_offset(Scheme):
 
     def reach(self, length):
         return length + self.max_offset
+
+    def deterministic(self):
+        return dataclasses.replace(self, max_offset=0)
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         if key is None:

@@ -3,6 +3,7 @@
 Shape suffixes: B batch, T tokens, N draws (B or 1), M numbers to draw from.
 """
 
+import dataclasses
 from typing import Literal
 
 import jax
@@ -90,6 +91,9 @@ class randomised(Scheme):
 
     def reach(self, length):
         return self.max_position
+
+    def deterministic(self):
+        return dataclasses.replace(self, draw='even')
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         length_B1 = jnp.clip(length_B, 1, self.max_position)[:, None]

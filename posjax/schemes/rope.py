@@ -1,38 +1,41 @@
 """Rotary position embedding, and the pure functions that its relatives share."""
 
+import dataclasses
 from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
 
+from posjax.scaling import Scaling, unscaled
+from posjax.scaling.scaling import inv_freq as inv_freq
 from posjax.scheme import Scheme, scheme
 
 
-def inv_freq(theta, dim: int):
-    """Radians per position of each pair, float32 (ceil(dim/2),): theta^(-2k/dim), k = 0, 1, ..."""
-    exponent = jnp.asarray(np.arange(0, dim, 2) / dim, jnp.float32)
-    return jnp.power(jnp.float32(theta), -exponent)
+def angles(pos, inv_freq):
+    """Positions times frequencies, (..., F), in float32 whatever `pos` is.
+
+    Args:
+      pos: position numbers of any shape, (B, ...) where the frequencies are (B, F).
+      inv_freq: radians per position, (F,), or (B, F) for each row of positions (B may be 1).
+    """
+    rows, each = inv_freq.shape[:-1], (1,) * (pos.ndim + 1 - inv_freq.ndim)
+    return pos.astype(jnp.float32)[..., None] * inv_freq.reshape(*rows, *each, -1)
 
 
-def angles(pos, inv_freq_F):
-    """Position numbers of any shape times frequencies, (..., F), in float32 whatever `pos` is."""
-    return pos.astype(jnp.float32)[..., None] * inv_freq_F.reshape((1,) * pos.ndim + (-1,))
-
-
-def rotate(x_BTHK, pos_BT, inv_freq_F, pairing: str = 'interleaved', factor=1.0):
+def rotate(x_BTHK, pos_BT, inv_freq, pairing: str = 'interleaved', factor=1.0):
     """Turns each pair of the last dimension by (position x frequency); the angle is in float32.
 
     Args:
       x_BTHK: queries or keys.
       pos_BT: their position numbers (the leading dimension may be 1).
-      inv_freq_F: radians per position, K/2 of them.
+      inv_freq: radians per position, K/2 of them, (F,), or (B, F) for each sequence.
       pairing: which coordinates form a pair: 'interleaved' (2k, 2k+1), or 'half' (k, k + K/2).
       factor: multiplies the result (YaRN's attention_factor).
 
     Returns:
       An array like `x_BTHK`, of its dtype.
     """
-    angle_BT1F = angles(pos_BT, inv_freq_F)[:, :, None, :]
+    angle_BT1F = angles(pos_BT, inv_freq)[:, :, None, :]
     cos, sin = jnp.cos(angle_BT1F) * factor, jnp.sin(angle_BT1F) * factor
     x = x_BTHK.astype(jnp.float32)
     if pairing == 'interleaved':
@@ -66,6 +69,11 @@ def wavelengths(head_dim: int, theta: float = 1e4) -> np.ndarray:
     return 2 * np.pi * np.float64(theta) ** (np.arange(0, head_dim, 2) / head_dim)
 
 
+def is_rotary(scheme: Scheme) -> bool:
+    """Whether a scheme turns pairs, has a `scaling` for their frequencies, and learns nothing."""
+    return isinstance(getattr(scheme, 'scaling', None), Scaling)
+
+
 @scheme
 class rope(Scheme):
     """Rotary position embedding: queries and keys turn with their position.
@@ -79,7 +87,8 @@ class rope(Scheme):
       pairing: which coordinates turn together. 'interleaved' pairs (2k, 2k+1), as the paper, Meta's
         Llama and GPT-J; 'half' pairs (k, k + K/2), as GPT-NeoX and transformers. The two are one
         function up to a fixed order of the rows of Wq and Wk (`half_from_interleaved`), and are not
-        interchangeable on trained weights.
+        interchangeable on trained weights (`posjax.convert` leads from one to the other).
+      scaling: of the frequencies, for texts longer than those of training.
 
     Past the training length angles go on; pairs slower than the training length meet new ones.
     """
@@ -90,10 +99,16 @@ class rope(Scheme):
 
     theta: float = 1e4
     pairing: Literal['interleaved', 'half'] = 'interleaved'
+    scaling: Scaling = unscaled()
+
+    @property
+    def sees_length(self) -> bool:
+        return self.scaling.sees_length
 
     def check(self):
         if not self.theta > 0:
             raise ValueError(f'scheme rope: theta={self.theta!r} should be positive')
+        self.scaling.check()
 
     def check_fit(self, dims, length):
         if dims.head_dim % 2:
@@ -101,10 +116,15 @@ class rope(Scheme):
                 f'scheme rope turns pairs: head_dim={dims.head_dim} (width {dims.width} / heads '
                 f'{dims.heads}) should be even'
             )
+        self.scaling.check_fit(dims.head_dim)
+
+    def at(self, dims, length):
+        return dataclasses.replace(self, scaling=self.scaling.at(self.theta, dims.head_dim, length))
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):
-        freq = inv_freq(self.theta, q_BQHK.shape[-1])
+        dim = q_BQHK.shape[-1]
+        freq, factor = self.scaling.frequencies(self.theta, dim, ctx.length_B)
         return (
-            rotate(q_BQHK, ctx.q_pos_BQ, freq, self.pairing),
-            rotate(k_BSHK, ctx.k_pos_BS, freq, self.pairing),
+            rotate(q_BQHK, ctx.q_pos_BQ, freq, self.pairing, factor),
+            rotate(k_BSHK, ctx.k_pos_BS, freq, self.pairing, factor),
         )

@@ -6,6 +6,7 @@
                ln(length)                                      logn_plain
                s_h ln(i+1)                                     ssmax
                1 + 0.1 ln(1 + floor((i+1) / 8192))             llama4_temperature
+               a number                                        sharpen
 
 with i the query's position number, from 0, so that i + 1 tokens are seen under a causal mask.
 `logn` (logn.py) is ln(length) / ln(train_length).
@@ -163,3 +164,32 @@ class llama4_temperature(Scheme):
         steps_BQ = jnp.maximum((ctx.q_pos_BQ + 1) // self.floor_scale, 0)
         factor_BQ = 1 + jnp.float32(self.attn_scale) * jnp.log1p(steps_BQ.astype(jnp.float32))
         return scale_queries(q_BQHK, factor_BQ[..., None]), k_BSHK
+
+
+@scheme
+class sharpen(Scheme):
+    """Every score times one number.
+
+        q_i . k_j / sqrt(K)  ->  factor q_i . k_j / sqrt(K)
+
+    What a method that changes positions may ask for besides: 1 + c ln s (DroPE, at s times the
+    training length), (0.1 mscale ln s + 1)^2 (YaRN and DeepSeek).
+
+    Fields:
+      factor: what multiplies the scores, > 0.
+
+    Past the training length scores are as sharp as the factor makes them.
+    """
+
+    paper = 'Peng et al. 2023, arXiv:2309.00071, section 3.4'
+    relative = True
+    beyond = 'scores sharpen by a constant'
+
+    factor: float
+
+    def check(self):
+        if not self.factor > 0:
+            raise ValueError(f'scheme sharpen: factor={self.factor!r} should be positive')
+
+    def qk(self, params, q_BQHK, k_BSHK, ctx):
+        return scale_queries(q_BQHK, jnp.full((1, 1, 1), self.factor, jnp.float32)), k_BSHK

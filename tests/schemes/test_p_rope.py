@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from posjax.scheme import parse
-from posjax.schemes.partial_rope import proportional_inv_freq
+from posjax.schemes.partial_rope import proportional
+from posjax.schemes.rope import inv_freq
 from tests.cases import context
 
 EXAMPLES = ['p_rope(rotary_dim=4)', "p_rope(rotary_dim=6, theta=30.0, pairing='half')"]
@@ -58,7 +59,7 @@ def test_golden_at_a_hundred_thousand():
 
 def test_frequencies_by_hand():
     # The full head's series 1, 0.1, 0.01, 0.001, cut; partial_rope would have 1 and 0.01.
-    np.testing.assert_allclose(proportional_inv_freq(1e4, 8, 4), [1, 0.1, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(proportional(inv_freq(1e4, 8), 4), [1, 0.1, 0, 0], rtol=1e-6)
 
 
 def test_all_dims_turning_is_rope():

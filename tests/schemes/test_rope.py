@@ -10,7 +10,14 @@ from posjax.schemes.rope import half_from_interleaved, inv_freq, rotate, wavelen
 from tests.cases import context
 from tests.schemes.test_none import founding_draws
 
-EXAMPLES = ['rope', 'rope(theta=30.0)', "rope(pairing='half')"]
+EXAMPLES = [
+    'rope',
+    'rope(theta=30.0)',
+    "rope(pairing='half')",
+    'rope(scaling=dynamic_ntk(factor=2.0, original_length=6.0))',
+    'rope(scaling=longrope((1, 2, 3, 4), (2, 4, 6, 8), original_length=6.0, factor=2.0))',
+    'rope(theta=30.0, scaling=by_parts(factor=4.0, original_length=24.0, beta=3.0))',
+]
 
 
 def matrix(position, dim, theta):
