@@ -26,8 +26,8 @@ def attend(
       block: queries at a time; 0 does all at once and also returns the weights.
 
     Returns:
-      The mixture (B, Q, H, K), and the weights (B, H, Q, S) in float32, or None by blocks. A query
-      that may see no key gets zeros.
+      The mixture (B, Q, H, K), and the weights (B, H, Q, S) or None by blocks; both in float32. A
+      query that may see no key gets zeros.
     """
     if not block or q_BQHK.shape[1] <= block:
         return _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx)
@@ -72,8 +72,9 @@ def _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx):
     if can_be_empty:
         for visible in seen:
             weights_BHQS = jnp.where(visible, weights_BHQS, 0)
-    out_BQHK = jnp.einsum('BHQS,BSHK->BQHK', weights_BHQS.astype(v_BSHK.dtype), v_BSHK)
+    out_BQHK = jnp.einsum('BHQS,BSHK->BQHK', weights_BHQS.astype(v_BSHK.dtype), v_BSHK,
+                          preferred_element_type=jnp.float32)  # fmt: skip
     more_BQHK = scheme.gather(params, weights_BHQS, ctx)
     if more_BQHK is not None:
-        out_BQHK = out_BQHK + more_BQHK.astype(v_BSHK.dtype)
+        out_BQHK = out_BQHK + more_BQHK
     return out_BQHK, weights_BHQS

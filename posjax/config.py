@@ -44,7 +44,7 @@ def default() -> ConfigDict:
     c.model.width = 64  # heads x head dim
     c.model.mlp = 4  # hidden width of the MLP, as a multiple of width
     c.model.causal = True  # a token sees itself and earlier ones only
-    c.model.dtype = 'float32'  # of activations: 'float32' or 'bfloat16'; parameters are float32
+    c.model.dtype = 'float32'  # of what is multiplied, or 'bfloat16'; all else is float32
     c.model.precision = (
         'highest'  # of float32 products on TPU and GPU: 'default', 'high', 'highest'
     )

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from posjax.attention import attend
+from posjax.product import product
 from posjax.scheme import Chain, Context, Dims, Params, Scheme, as_chain
 from posjax.spec import structured
 
@@ -27,7 +28,9 @@ class Model:
       layers, heads, width: width = heads x head dim.
       mlp: hidden width of the MLP, as a multiple of `width`.
       causal: a token sees only itself and earlier ones.
-      dtype: of activations; parameters, norms, softmax and logits stay in float32.
+      dtype: of what is multiplied: operands of linear layers and of attention, keys and values in
+        the cache. Sums, parameters and all between products (residuals, norms, softmax, gradients
+        of parameters, logits) stay in float32.
       precision: of float32 products on hardware that would round them (TPU, GPU tensor cores).
       block: queries attended to at a time, which bounds memory; 0 does all at once.
     """
@@ -178,7 +181,7 @@ class _Net(nn.Module):
     def __call__(self, tokens_BT, ctx, cache, scheme, scheme_params, weights=False):
         m = self.model
         embed = nn.Embed(m.tokens, m.width, embedding_init=nn.initializers.normal(1.0),
-                         dtype=m.dtype, name='embed')  # fmt: skip
+                         name='embed')  # fmt: skip
         x_BTD = scheme.embed(scheme_params, embed(tokens_BT), ctx)
         kept, keys, values = [], [], []
         for layer in range(m.layers):
@@ -191,7 +194,7 @@ class _Net(nn.Module):
             kept.append(w_BHTS)
             keys.append(k_BSHK)
             values.append(v_BSHK)
-        logits_BTC = _Linear(m, m.classes, name='out')(x_BTD).astype(jnp.float32)
+        logits_BTC = _Linear(m, m.classes, name='out')(x_BTD)
         return (
             logits_BTC,
             jnp.stack(kept) if weights and kept[0] is not None else None,
@@ -207,7 +210,8 @@ class _Block(nn.Module):
         m = self.model
         heads = (*x_BTD.shape[:-1], 3, m.heads, m.dims.head_dim)
         qkv = _Linear(m, 3 * m.width, name='qkv')(_norm(x_BTD, 'norm_1')).reshape(heads)
-        q_BTHK, k_BSHK, v_BSHK = qkv[..., 0, :, :], qkv[..., 1, :, :], qkv[..., 2, :, :]
+        # Cast after taking apart: the gradient puts them together again in float32, which is fast.
+        q_BTHK, k_BSHK, v_BSHK = (qkv[..., i, :, :].astype(m.dtype) for i in range(3))
         if past is not None:
             k_old, v_old, count = past
             k_BSHK = jax.lax.dynamic_update_slice(k_old, k_BSHK, (0, count, 0, 0))
@@ -223,7 +227,7 @@ class _Block(nn.Module):
 
 
 class _Linear(nn.Module):
-    """x W + b, with W and b from U(+-1/sqrt(fan_in)).
+    """x W + b in float32, with W and b from U(+-1/sqrt(fan_in)).
 
     Batch and time are folded into one axis first: XLA on CPUs transposes three-dimensional operands
     of weight gradients by copying them, which doubled the time of a training step.
@@ -239,12 +243,12 @@ class _Linear(nn.Module):
         def uniform(key, shape):
             return jax.random.uniform(key, shape, minval=-(fan_in**-0.5), maxval=fan_in**-0.5)
 
-        kernel = self.param('kernel', uniform, (fan_in, self.features)).astype(self.model.dtype)
-        bias = self.param('bias', uniform, (self.features,)).astype(self.model.dtype)
-        y = x.reshape(-1, fan_in).astype(self.model.dtype) @ kernel + bias[None]
+        kernel = self.param('kernel', uniform, (fan_in, self.features))
+        bias = self.param('bias', uniform, (self.features,))
+        y = product(x.reshape(-1, fan_in).astype(self.model.dtype), kernel, self.model.precision)
+        y = y + bias[None]
         return y.reshape(*x.shape[:-1], self.features)
 
 
 def _norm(x, name):
-    # Statistics in float32 and PyTorch's epsilon; the next linear layer casts to the model's dtype.
-    return nn.LayerNorm(epsilon=1e-5, dtype=jnp.float32, name=name)(x.astype(jnp.float32))
+    return nn.LayerNorm(epsilon=1e-5, name=name)(x)  # PyTorch's epsilon

@@ -55,7 +55,7 @@ def step(run: Run, state: State) -> tuple[State, Metrics]:
         return loss_and_accuracy(out.logits_BTC, answers_BT)
 
     (loss, accuracy), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
-    norm = optax.global_norm(grads)
+    norm = optax.tree.norm(grads)
     updates, optimizer = _optimizer(run).update(grads, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
 
@@ -127,7 +127,7 @@ def _clip(largest) -> optax.GradientTransformation:
     """Scales the gradient of this run, and of no other, down to `largest` where that is above 0."""
 
     def update(grads, state, params=None):
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         factor = jnp.where((largest > 0) & (norm > largest), largest / norm, 1.0)
         return jax.tree.map(lambda g: g * factor, grads), state
 
