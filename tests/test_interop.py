@@ -1,6 +1,6 @@
 """Configs of transformers: its own numbers, and there and back.
 
-goldens/transformers_rope.json holds what transformers computes; goldens/make_transformers.py wrote it.
+goldens/make_transformers.py wrote goldens/transformers_rope.json, where transformers runs.
 """
 
 import json
@@ -75,7 +75,8 @@ def test_published_configurations_are_read_as_published():
         ({'no_rope_layers': [1, 1, 0, 1, 1, 0, 1]}, "every(n=3, scheme=rope(pairing='half'))"),
         ({'no_rope_layers': [1, 1, 1]}, "rope(pairing='half')"),
         ({'no_rope_layers': [0, 0]}, 'none'),
-        ({'no_rope_layer_interval': 4, 'num_hidden_layers': 8}, "every(scheme=rope(pairing='half'))"),
+        ({'no_rope_layer_interval': 4, 'num_hidden_layers': 8},
+         "every(scheme=rope(pairing='half'))"),
         ({'layer_types': ['a', 'b'] * 2, 'rope_parameters': {'a': None, 'b': {'rope_theta': 5.0}}},
          "every(n=2, scheme=none, other=rope(theta=5.0, pairing='half'))"),
         # One dict for all layer types.
@@ -113,8 +114,8 @@ def test_config_objects_and_a_pairing_of_one_s_own():
          "rope_type='linear' has a key 'fcator' that is not understood; did you mean 'factor'"),
         ({'rope_scaling': {'type': 'linear', 'factor': 2, 'truncate': True}}, "a key 'truncate'"),
         ({'rope_scaling': {'type': 'default', 'mrope_section': [1, 2]}}, "a key 'mrope_section'"),
-        ({'rope_scaling': {'type': 'yarm', 'factor': 2}}, "rope_type='yarm' is not understood; did"),
-        ({'rope_local_base_freq': 1e4}, 'config key rope_local_base_freq=10000.0 is not understood'),
+        ({'rope_scaling': {'type': 'yarm', 'factor': 2}}, "'yarm' is not understood; did"),
+        ({'rope_local_base_freq': 1e4}, 'key rope_local_base_freq=10000.0 is not understood'),
         ({'rope_scaling': {'type': 'linear'}}, 'config: factor is missing'),
         ({'rope_scaling': {'type': 'llama3', 'factor': 8, 'low_freq_factor': 1}},
          'high_freq_factor is missing'),

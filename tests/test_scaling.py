@@ -335,17 +335,22 @@ def test_numbers_are_data():
 
 
 @pytest.mark.parametrize('text', ['rope(scaling=dynamic_ntk(1, 16))', f'rope(scaling={LISTS})'])
-def test_decoding_equals_prefilling_as_the_text_outgrows_training(text):
-    """Keys are cached unturned, and the length is that of the text so far."""
-    scheme, toks = parse(text), tokens(length=18)
-    params = random_params(parse('rope'))
-    cache = model_lib.empty_cache(MODEL, len(toks), 20)
-    out = apply(MODEL, params, toks[:, :15], scheme, cache=cache)
-    for t in range(15, 18):
-        out = apply(MODEL, params, toks[:, t : t + 1], scheme, cache=out.cache)
-        alone = apply(MODEL, params, toks[:, : t + 1], scheme).logits_BTC[:, -1:]
+@pytest.mark.parametrize(('layers', 'length'), [(1, None), (2, 18)])
+def test_decoding_equals_prefilling_as_the_text_outgrows_training(text, layers, length):
+    """Keys are cached unturned, and turned for the length so far, or for one that is given.
+
+    What deeper layers read of earlier tokens was made at the length of its time, in every cache;
+    with a length that is given it is one length.
+    """
+    scheme, toks, model = parse(text), tokens(length=18), dataclasses.replace(MODEL, layers=layers)
+    params = random_params(parse('rope'), model)
+    cache = model_lib.empty_cache(model, len(toks), 20)
+    out = apply(model, params, toks[:, :16], scheme, cache=cache, length=length)
+    for t in (16, 17):
+        out = apply(model, params, toks[:, t : t + 1], scheme, cache=out.cache, length=length)
+        alone = apply(model, params, toks[:, : t + 1], scheme, length=length).logits_BTC[:, -1:]
         close(out.logits_BTC, alone)
-    plain = apply(MODEL, params, toks, parse('rope')).logits_BTC[:, -1:]
+    plain = apply(model, params, toks, parse('rope'), length=length).logits_BTC[:, -1:]
     assert np.abs(alone - plain).max() > 1e-3
 
 

@@ -102,7 +102,8 @@ class dynamic_ntk(Scaling):
         s = factor l / L - (factor - 1),    l = max(length, L)
 
     With factor 1, s is l / L. Keys turned at one length are wrong at the next: a cache must hold
-    them unturned, as posjax's does.
+    them unturned, as posjax's does. What deeper layers made of earlier tokens stays as it was made,
+    at the lengths of its time, unless `length` is given to the model from the start.
 
     Fields:
       factor: how fast s grows, >= 1.

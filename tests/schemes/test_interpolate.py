@@ -10,7 +10,7 @@ from tests.cases import MODEL, apply, context, random_params, tokens
 EXAMPLES = [
     'rope|interpolate(factor=2.0)',
     'learned(max_length=40)|interpolate(factor=2.5)',
-    'fire|interpolate(factor=3.0)',
+    'alibi|interpolate(factor=3.0)',
 ]
 
 
