@@ -181,8 +181,9 @@ def _tables(config, machine, group, state, lengths) -> results.Tables:
     changes = [interventions.parse(word) for word in words]
     found = []
     for length in lengths:
-        schemes = [[change(run.scheme, run.length, length) for change in changes]
-                   for run in group.runs]  # fmt: skip
+        # At one length all scalings of a rotation have one structure, and so are one program.
+        schemes = [[change(run.scheme, run.length, length).at(run.model.dims, length)
+                    for change in changes] for run in group.runs]  # fmt: skip
         counts = machine.evaluate(
             group, state.params, schemes, length, config.eval.sequences, config.eval.batch
         )

@@ -78,12 +78,9 @@ def parse(words: str) -> Intervention:
 
 def check_factor(intervention: Intervention) -> None:
     """Raises ValueError where `factor` is below 1."""
-    factor = intervention.factor
-    if factor != 'auto' and factor < 1:
-        raise ValueError(
-            f'intervention {intervention.name()}: factor={factor!r} should be at least 1 (it is '
-            "the new length / the trained one), or 'auto'"
-        )
+    good = intervention.factor == 'auto' or intervention.factor >= 1
+    what = "at least 1 (it is the new length / the trained one), or 'auto'"
+    intervention.require('factor', good, what)
 
 
 def factor_of(factor: Factor, train_length: int, length: int) -> float:

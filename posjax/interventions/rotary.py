@@ -324,10 +324,7 @@ class drop(Intervention):
 
     def check(self):
         check_factor(self)
-        if self.temperature < 0:
-            raise ValueError(
-                f'intervention drop: temperature={self.temperature!r} should be at least 0'
-            )
+        self.require('temperature', self.temperature >= 0, 'at least 0')
 
     def __call__(self, scheme, train_length, length):
         bare = _turned(self, scheme, lambda part: none_scheme())

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from posjax.scaling.scaling import (
     Scaling,
     inv_freq,
-    require,
     require_factor,
     require_original_length,
 )
@@ -46,7 +45,7 @@ class longrope(Scaling):
         require_factor(self)
         require_original_length(self)
         for name in ('short_factors', 'long_factors'):
-            require(self, name, all(f > 0 for f in getattr(self, name)), 'all positive')
+            self.require(name, all(f > 0 for f in getattr(self, name)), 'all positive')
 
     def check_fit(self, dim):
         for name in ('short_factors', 'long_factors'):

@@ -24,7 +24,6 @@ from posjax.scaling.one_factor import check_base_fits, ntk_base
 from posjax.scaling.scaling import (
     Scaling,
     inv_freq,
-    require,
     require_factor,
     require_original_length,
 )
@@ -77,8 +76,8 @@ def temperature(factor, mscale=1.0):
 def check_ramp(scaling: Scaling, slow: str, fast: str) -> None:
     """Raises ValueError where the ends of a ramp are not numbers of turns, or swapped."""
     low, high = getattr(scaling, slow), getattr(scaling, fast)
-    require(scaling, slow, low > 0, 'positive')
-    require(scaling, slow, low < high, f'below {fast}={high!r} (slower pairs make fewer turns)')
+    scaling.require(slow, low > 0, 'positive')
+    scaling.require(slow, low < high, f'below {fast}={high!r} (slower pairs make fewer turns)')
 
 
 def check_turns(scaling: Scaling, low: str, high: str) -> None:
@@ -86,7 +85,7 @@ def check_turns(scaling: Scaling, low: str, high: str) -> None:
     require_factor(scaling)
     require_original_length(scaling)
     alpha, beta, length = getattr(scaling, low), getattr(scaling, high), scaling.original_length
-    require(scaling, low, alpha < beta, f'below {high}={beta!r} (slower pairs make fewer turns)')
+    scaling.require(low, alpha < beta, f'below {high}={beta!r} (slower pairs make fewer turns)')
     most = length / (2 * math.pi)
     if beta > most:
         raise ValueError(

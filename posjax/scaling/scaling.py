@@ -64,21 +64,14 @@ class Scaling(Spec):
         return given(tuple(map(float, freq_F)), float(factor))
 
 
-def require(scaling: Scaling, field: str, ok, should: str) -> None:
-    """Raises ValueError, in one line, where a field is not as it should be."""
-    if not ok:
-        value = getattr(scaling, field)
-        raise ValueError(f'scaling {scaling.name()}: {field}={value!r} should be {should}')
-
-
 def require_factor(scaling: Scaling) -> None:
     should = 'at least 1 (it is the new length / the trained one)'
-    require(scaling, 'factor', scaling.factor >= 1, should)
+    scaling.require('factor', scaling.factor >= 1, should)
 
 
 def require_original_length(scaling: Scaling) -> None:
     ok = scaling.original_length > 1
-    require(scaling, 'original_length', ok, 'above 1 (tokens in training)')
+    scaling.require('original_length', ok, 'above 1 (tokens in training)')
 
 
 @register

@@ -29,9 +29,7 @@ def far_scores(inside: Scheme, q_BQHK, k_BSHK, ctx: Context, window, far_q_BQ, f
 
 def _check(holder: Scheme, *least_one: str) -> None:
     for name in least_one:
-        value = getattr(holder, name)
-        if value < 1:
-            raise ValueError(f'scheme {holder.name()}: {name}={value!r} should be at least 1')
+        holder.require(name, getattr(holder, name) >= 1, 'at least 1')
     if not is_rotary(holder.scheme):
         raise ValueError(
             f'scheme {holder.name()} changes the distances of a rotation, and scheme='
@@ -73,8 +71,7 @@ class rerope(Scheme):
 
     def check(self):
         _check(self, 'window')
-        if not 0 <= self.leak <= 1:
-            raise ValueError(f'scheme rerope: leak={self.leak!r} should be from 0 to 1')
+        self.require('leak', 0 <= self.leak <= 1, 'from 0 to 1')
 
     def check_fit(self, dims, length):
         self.scheme.check_fit(dims, length)

@@ -1,5 +1,7 @@
 """Position numbers closer together."""
 
+import math
+
 import jax.numpy as jnp
 
 from posjax.scheme import Scheme, scheme
@@ -28,11 +30,12 @@ class interpolate(Scheme):
     factor: float
 
     def check(self):
-        if not self.factor >= 1:
-            raise ValueError(
-                f'scheme interpolate: factor={self.factor!r} should be at least 1 (it is the new '
-                'length / the trained one)'
-            )
+        self.require(
+            'factor', self.factor >= 1, 'at least 1 (it is the new length / the trained one)'
+        )
+
+    def reach(self, length):
+        return math.ceil((length - 1) / self.factor) + 1
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         return pos_BT.astype(jnp.float32) / self.factor

@@ -188,8 +188,7 @@ class sharpen(Scheme):
     factor: float
 
     def check(self):
-        if not self.factor > 0:
-            raise ValueError(f'scheme sharpen: factor={self.factor!r} should be positive')
+        self.require('factor', self.factor > 0, 'positive')
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):
         return scale_queries(q_BQHK, jnp.full((1, 1, 1), self.factor, jnp.float32)), k_BSHK
