@@ -1,20 +1,24 @@
 """What train.py and eval.py share: flags in, one clear line and an exit code out.
 
-Exit codes: 0 done; 1 some run failed while training; 2 the command or its files are wrong.
+Exit codes: 0 done; 1 some run stopped being finite; 2 the command or its files are wrong; 3 the
+machine would not (a full disk, too little memory); 130 and 143 stopped by SIGINT and SIGTERM.
 """
 
+import math
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 from absl import app, flags, logging
+from ml_collections import ConfigDict
 
 from posjax import config as config_lib
-from posjax import experiment, report, results
-from posjax.checkpoint import CheckpointError
+from posjax import experiment, report, results, signals
+from posjax.checkpoint import CheckpointError, SaveError
 from posjax.config import ConfigError
 from posjax.text import suggest
 from posjax.workdir import Workdir
@@ -33,37 +37,47 @@ def main(command: Callable[[], int]) -> None:
 
     try:
         app.run(guarded, flags_parser=_parse)
+    except SaveError as error:
+        _end(error, 3)
     except (ConfigError, CheckpointError) as error:
-        print(f'error: {error}', file=sys.stderr)
-        sys.exit(2)
+        _end(error, 2)
+    except OSError as error:
+        _end(f'{error.filename or "system"}: {error.strerror}', 3)
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
+            raise
+        _end('out of memory; lower train.batch or eval.batch, or set model.block', 3)
+    except KeyboardInterrupt:
+        _end('stopped by SIGINT', 128 + signal.SIGINT)
+    except signals.Interrupted as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(128 + stop.number)
+
+
+def _end(error, code) -> None:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(code)
 
 
 def train(config_flag: flags.FlagHolder, workdir: str | None, compare: list[str] | None) -> int:
     """train.py."""
-    config = config_flag.value
-    if config is None:
+    if config_flag.value is None:
         raise ConfigError('--config is missing, as in --config configs/quickstart.py')
-    file = flags.FLAGS['config'].config_filename.partition(':')[0]
-    path = Path(workdir or Path('runs') / Path(file).stem)
-    try:
-        published = config.compare
-    except OSError:  # ml_collections waits with this until a field is read
-        raise ConfigError(f'--config {file} cannot be loaded: no such file') from None
-    references = _references(published if compare is None else compare)
-    rows, failed = experiment.train(config, path)
+    file = Path(flags.FLAGS['config'].config_filename.partition(':')[0])
+    config = _checked(config_flag.value, file)
+    path = _folder(workdir, Path('runs') / file.stem)
+    references = _references(config.compare if compare is None else compare)
+    with signals.noted() as asked:
+        rows, failed = experiment.train(config, path, asked=asked)
     _show(rows, references)
     print(f'\nresults, checkpoints and figures: {path}')
-    if failed:
-        print(f'warning: {failed} runs stopped being finite and were frozen at that step; see '
-              f'failed_at in {path}/groups/*/evaluated.json', file=sys.stderr)  # fmt: skip
     return 1 if failed else 0
 
 
 def evaluate(workdir, lengths, words, sequences, compare) -> int:
     """eval.py."""
-    if workdir is None:
-        raise ConfigError('--workdir is missing, as in --workdir runs/blog')
-    stored = Workdir(workdir).config().eval
+    path = _folder(workdir)
+    stored = Workdir(path).config().eval
     try:
         numbers = stored.lengths if lengths is None else [int(length) for length in lengths]
     except ValueError:
@@ -72,27 +86,53 @@ def evaluate(workdir, lengths, words, sequences, compare) -> int:
     chosen = stored.interventions if words is None else _split(words)
     count = stored.sequences if sequences is None else sequences
     references = _references(compare or ())
-    rows = experiment.evaluate(workdir, numbers, chosen, count)
+    with signals.noted(patience=0):  # nothing is lost, and no file is left in part
+        rows = experiment.evaluate(path, numbers, chosen, count)
     _show(rows, references)
-    print(f'\nresults and figures: {Path(workdir) / "eval"}')
-    return 0
+    print(f'\nresults and figures: {path / "eval"}')
+    return 1 if any(math.isnan(row['value']) for row in rows if row['count']) else 0
 
 
 def _parse(argv):
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
-        raise ConfigError(f'{str(error).splitlines()[0]}') from None
+        raise ConfigError(_line(error, 0)) from None
     except AttributeError as error:  # ml_collections: an override of a field that is not there
+        if 'get_config' in str(error):
+            raise ConfigError('--config: the file has no function get_config()') from None
         wrong = re.search(r'\w+', str(error)).group()
         known = config_lib.flatten(config_lib.default())
         near = next((a for a in argv if wrong in a and a.startswith('--config.')), wrong)
         name = near.removeprefix('--config.').partition('=')[0]
         raise ConfigError(f'config has no field {name}{suggest(name, known)}') from None
-    except (TypeError, ValueError) as error:
-        raise ConfigError(' '.join(str(error).split())) from None
-    except (FileNotFoundError, ImportError, SyntaxError) as error:
-        raise ConfigError(f'--config cannot be loaded: {error}') from None
+    except Exception as error:  # a config file is code, and can raise anything
+        raise ConfigError(f'--config cannot be loaded: {_line(error, -1)}') from None
+
+
+def _line(error, which) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[which] if lines else type(error).__name__
+
+
+def _checked(config, file: Path) -> ConfigDict:
+    if isinstance(config, ConfigDict):
+        config_lib.check(config)
+        return config
+    # ml_collections waits with what went wrong until a field is read.
+    problem = (
+        'no such file' if not file.exists()
+        else 'this is a folder' if file.is_dir()
+        else 'it cannot be read' if not os.access(file, os.R_OK)
+        else 'get_config() should return posjax.config.default(), changed as you like'
+    )  # fmt: skip
+    raise ConfigError(f'--config {file} cannot be loaded: {problem}')
+
+
+def _folder(workdir: str | None, default: Path | None = None) -> Path:
+    if workdir or (workdir is None and default):
+        return Path(workdir or default)
+    raise ConfigError('--workdir is missing, as in --workdir runs/blog')
 
 
 def _split(words: str) -> list[str]:

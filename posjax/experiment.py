@@ -4,56 +4,69 @@ config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tabl
 """
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from posjax import config as config_lib
-from posjax import interventions, plots, results, sweep
-from posjax.checkpoint import Checkpoints
+from posjax import interventions, memory, plots, provenance, results, sweep
+from posjax.checkpoint import Checkpoints, Saved
 from posjax.config import ConfigError
 from posjax.results import Row
+from posjax.signals import Asked, Interrupted
 from posjax.sweep import Group, Machine
-from posjax.training import Metrics, State
+from posjax.training import Metrics
 from posjax.workdir import Workdir, write_atomically
 
 Say = Callable[[str], None]
 
 
-def train(config: ConfigDict, path: str | Path, say: Say = print) -> tuple[list[Row], int]:
+def train(
+    config: ConfigDict, path: str | Path, say: Say = print, asked: Asked = lambda: None
+) -> tuple[list[Row], int]:
     """Trains and evaluates every run of a config in a folder; continues what was interrupted.
+
+    Args:
+      say: takes lines for a person.
+      asked: gives a signal's number once the process is asked to stop; looked at after each chunk.
 
     Returns:
       The rows of results.csv, and how many runs failed (stopped being finite).
 
     Raises:
       ConfigError: before anything runs or is written.
+      SaveError, OSError: the disk is full, or cannot be written; earlier checkpoints are whole.
+      Interrupted: it was asked to stop; everything is saved.
     """
     runs = config_lib.runs(config)
-    groups, work = sweep.group(runs), Workdir(path)
+    groups, work, machine = sweep.group(runs), Workdir(path), _machine(config)
+    memory.check_training(groups, machine)
+    memory.check_evaluation(groups, machine, config.eval)
     with work.locked():
         work.claim(config)
         if all(_evaluated(work, config, group) for group in groups):
             say(f'{work.path} is finished: nothing to do (another --workdir starts afresh)')
-            return _gather(work, groups)
-        machine = Machine(config.mesh.devices, config.mesh.batching)
+            return _gather(work, groups, say)
         say(f'{len(runs)} runs as {len(groups)} programs on {machine}')
         total = sum(run.steps for run in runs)
         # A bar for a person at a terminal; lines for a log file.
         with tqdm(total=total, unit='step', unit_scale=True, disable=None, smoothing=0.1) as bar:
             for number, group in enumerate(groups, start=1):
                 bar.set_description(group.name)
+                _stop_if(asked, f'before {group.name}')
                 if _evaluated(work, config, group):
                     bar.update(group.runs[0].steps * len(group.runs))
                     continue
-                state = _train_group(work, config, machine, group, bar.update)
-                _evaluate_group(work, config, machine, group, state)
+                trained = _train_group(work, config, machine, group, bar.update, asked)
+                _evaluate_group(work, config, machine, group, trained, asked)
                 if bar.disable:
                     say(f'[{number}/{len(groups)}] {group.name}')
-        rows, failed = _gather(work, groups)
+        rows, failed = _gather(work, groups, say)
         plots.all_figures(work.path, rows, results.read(work.path / 'positions.csv', ()),
                           [r for g in groups for r in work.metrics(g.name)])  # fmt: skip
         return rows, failed
@@ -88,28 +101,37 @@ def evaluate(
     able = {group.name: _able(group, lengths, say) for group in groups}
     if not any(able.values()):
         raise ConfigError(f'no run in {work.path} can be asked for lengths {tuple(lengths)}')
+    machine = _machine(config)
+    memory.check_evaluation(groups, machine, config.eval, able)
     with work.locked():
         out, request = work.path / 'eval', json.dumps(config.eval.to_dict())
         done = out / 'request.json'
         if done.exists() and done.read_text() == request:
             say(f'{out} holds this evaluation already: nothing to do')
             return results.read(out / 'results.csv')
-        machine = Machine(config.mesh.devices, config.mesh.batching)
-        rows, by_position = [], []
+        rows, by_position, records = [], [], {}
         for group in tqdm(groups, unit='group', disable=None):
             with Checkpoints(work.group(group.name) / 'checkpoints') as kept:
                 found = kept.load(sweep.abstract(group))
-            if found is None or found[0] < group.runs[0].steps:
+            if found is None or found.step < group.runs[0].steps:
                 raise ConfigError(f'{work.group(group.name)} is not trained yet; run train.py with '
                                   f'--workdir {work.path} to finish it')  # fmt: skip
-            state = machine.place(group, found[1])
-            more = _tables(config, machine, group, state, able[group.name])
+            more = _tables(config, machine, group, found.tree, able[group.name])
             rows, by_position = rows + more[0], by_position + more[1]
+            records[group.name] = _record(config, machine, group, found)
         results.write(out / 'results.csv', rows)
         results.write(out / 'positions.csv', by_position, results.POSITION_COLUMNS)
         plots.all_figures(out, rows, by_position, [])
+        _write_json(out / 'provenance.json', records)
         write_atomically(done, request)
         return rows
+
+
+def _machine(config) -> Machine:
+    try:
+        return Machine(config.mesh.devices, config.mesh.batching)
+    except ValueError as error:
+        raise ConfigError(f'config.{error}') from None
 
 
 def _able(group: Group, lengths, say) -> list[int]:
@@ -124,18 +146,19 @@ def _able(group: Group, lengths, say) -> list[int]:
     return able
 
 
-def _train_group(work, config, machine, group, progress) -> State:
-    """The state after the last step, from the newest checkpoint or from the start."""
+def _train_group(work, config, machine, group, progress, asked) -> Saved:
+    """What its last step leaves, from the newest checkpoint or from the start."""
     size, steps = config.train.chunk, group.runs[0].steps
+    now = provenance.environment(machine)
     with Checkpoints(work.group(group.name) / 'checkpoints', config.checkpoint.keep) as kept:
+        kept.discard_unfinished()
         found = kept.load(sweep.abstract(group))
-        done, state = (
-            (0, machine.init(group)) if found is None
-            else (found[0], machine.place(group, found[1]))
-        )  # fmt: skip
+        notes = {'sessions': provenance.sessions(found, now)}
+        _warn_of_change(group, notes['sessions'])
+        last = found or Saved(0, machine.fetch(group, machine.init(group)), '', notes)
+        done, state = last.step, machine.place(group, last.tree)
         work.truncate_metrics(group.name, done)
         progress(done * len(group.runs))
-        saved = done
         while done < steps:
             count = min(size, steps - done)
             state, metrics = machine.chunk(group, state, count, size)
@@ -143,10 +166,28 @@ def _train_group(work, config, machine, group, progress) -> State:
             work.append_metrics(group.name, records)
             done += count
             progress(count * len(group.runs))
-            if done == steps or done - saved >= config.checkpoint.every:
-                kept.save(done, machine.fetch(group, state))
-                saved = done
-    return state
+            if done == steps or asked() or done - last.step >= config.checkpoint.every:
+                tree = machine.fetch(group, state)
+                last = Saved(done, tree, kept.save(done, tree, notes), notes)
+            if asked():
+                break
+    _stop_if(asked, f'at step {done} of {steps} of {group.name}, which is saved')
+    return last
+
+
+def _stop_if(asked, where) -> None:
+    if asked():
+        raise Interrupted(asked(), f'{where}; the same command goes on from there')
+
+
+def _warn_of_change(group, sessions) -> None:
+    """Says how a resumed group's machine differs: equality to the bit needs an equal one."""
+    if len(sessions) > 1:
+        changed = provenance.differences(*(s['environment'] for s in sessions[-2:]))
+        logging.getLogger(__name__).warning(
+            '%s goes on in another environment, so equal within rounding only: %s',
+            group.name, '; '.join(changed),
+        )  # fmt: skip
 
 
 def _records(config, group, done: int, count: int, metrics: Metrics) -> list[dict]:
@@ -164,31 +205,54 @@ def _records(config, group, done: int, count: int, metrics: Metrics) -> list[dic
     return records
 
 
-def _evaluate_group(work, config, machine, group, state) -> None:
+def _evaluate_group(work, config, machine, group, trained: Saved, asked) -> None:
     folder = work.group(group.name)
-    rows, by_position = _tables(config, machine, group, state, config.eval.lengths)
+    rows, by_position = _tables(config, machine, group, trained.tree, config.eval.lengths, asked)
     results.write(folder / 'results.csv', rows)
     results.write(folder / 'positions.csv', by_position, results.POSITION_COLUMNS)
-    failed = [int(step) for step in machine.fetch(group, state.failed)]
-    write_atomically(
-        folder / 'evaluated.json',
-        json.dumps({'eval': config.eval.to_dict(), 'failed_at': failed}) + '\n',
-    )
+    _write_json(folder / 'evaluated.json', _record(config, machine, group, trained))
 
 
-def _tables(config, machine, group, state, lengths) -> tuple[list[Row], list[Row]]:
+def _record(config, machine, group, trained: Saved) -> dict[str, Any]:
+    """What a group's figures rest on; see provenance.py."""
+    return {
+        'runs': [
+            {'task': run.task.text, 'scheme': run.scheme.text, 'seed': run.seed,
+             'train_length': run.length, **_extra(config, run),
+             'dtype': run.model.dtype, 'precision': run.model.precision}
+            for run in group.runs
+        ],
+        'failed_at': [int(step) for step in trained.tree.failed],
+        'checkpoint': {'step': trained.step, 'digest': trained.digest, **trained.notes},
+        'config': provenance.of_config(config),
+        'eval': config.eval.to_dict(),
+        'environment': provenance.environment(machine),
+    }  # fmt: skip
+
+
+def _write_json(path, value) -> None:
+    write_atomically(path, json.dumps(value, indent=1) + '\n')
+
+
+def _tables(
+    config, machine, group, state, lengths, asked: Asked = lambda: None
+) -> tuple[list[Row], list[Row]]:
     """Rows and per-position rows of all runs of a group."""
     words = list(config.eval.interventions)
     changes = [interventions.parse(word) for word in words]
+    params = machine.place(group, state.params)
     rows, by_position = [], []
     for length in lengths:
+        _stop_if(asked, f'while {group.name} was evaluated')
         schemes = [[change(run.scheme, run.length, length) for change in changes]
                    for run in group.runs]  # fmt: skip
         counts = machine.evaluate(
-            group, state.params, schemes, length, config.eval.sequences, config.eval.batch
+            group, params, schemes, length, config.eval.sequences, config.eval.batch
         )
         for i, run in enumerate(group.runs):
             mine = type(counts)(*(x[i] for x in counts))
+            if state.failed[i] >= 0:  # what a run knew when it failed is no result of its training
+                mine = mine._replace(right_NT=np.full_like(mine.right_NT, np.nan))
             texts = [change.text for change in changes]
             more = results.rows_of(run, _extra(config, run), length, texts, mine)
             rows, by_position = rows + more[0], by_position + more[1]
@@ -206,23 +270,32 @@ def _extra(config, run) -> Row:
 
 def _evaluated(work, config, group) -> bool:
     """Whether a group is trained and evaluated as the config asks."""
-    path = work.group(group.name) / 'evaluated.json'
-    return path.exists() and json.loads(path.read_text())['eval'] == json.loads(
-        json.dumps(config.eval.to_dict())
-    )
+    path, wanted = work.group(group.name) / 'evaluated.json', json.dumps(config.eval.to_dict())
+    try:
+        return path.exists() and json.loads(path.read_text())['eval'] == json.loads(wanted)
+    except (ValueError, KeyError, TypeError):  # damaged: evaluated again
+        return False
 
 
-def _gather(work, groups) -> tuple[list[Row], int]:
+def _gather(work, groups, say) -> tuple[list[Row], int]:
     """results.csv and positions.csv of all groups, and how many runs failed."""
-    failed = 0
     tables: dict[str, list[Row]] = {'results.csv': [], 'positions.csv': []}
+    records = {}
     for group in groups:
         folder = work.group(group.name)
         for name, rows in tables.items():
             rows += results.read(folder / name, ())
-        record = json.loads((folder / 'evaluated.json').read_text())
-        failed += sum(step >= 0 for step in record['failed_at'])
+        records[group.name] = json.loads((folder / 'evaluated.json').read_text())
     for name, columns in (('results.csv', results.COLUMNS),
                           ('positions.csv', results.POSITION_COLUMNS)):  # fmt: skip
         results.write(work.path / name, tables[name], columns)
-    return tables['results.csv'], failed
+    _write_json(work.path / 'provenance.json', records)
+    failed = [
+        f'{run["task"]} {run["scheme"]} seed {run["seed"]} at step {step}'
+        for record in records.values()
+        for run, step in zip(record['runs'], record['failed_at'], strict=True)
+        if step >= 0
+    ]
+    if failed:
+        say(f'{len(failed)} runs stopped being finite and have no results: {"; ".join(failed)}')
+    return tables['results.csv'], len(failed)

@@ -6,8 +6,9 @@ Columns of results.csv, with one more for every other field that a sweep varies:
 
 `region` is `all`, or `past`: only positions beyond the training length. (An average over all
 positions hides a failure there: a causal model computes the first part of a sequence exactly as in
-training.) `baseline` is what the best constant answer scores on the same positions, `count` how
-many answers the figure rests on.
+training.) `value` is nan for a run that stopped being finite, in training or under evaluation.
+`baseline` is what the best constant answer scores on the same positions, `count` how many answers
+the figure rests on.
 """
 
 import csv

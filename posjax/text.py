@@ -10,6 +10,10 @@ from typing import Any
 
 from posjax.spec import Spec, is_spec, is_variadic
 
+# Everything is computed in 32 bits, where larger numbers wrap around and smaller ones are 0.
+_LARGEST_INT = 2**31 - 1
+_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+
 
 def parse(text: str, base: type[Spec], combine=None) -> Any:
     """The value a text stands for; nothing is ever executed.
@@ -112,8 +116,10 @@ def coerce(value, annotation, where: str):
             value = math.inf
     if type(value) is not annotation:
         raise ValueError(f'{where}={value!r} should be {_kind_of(annotation)}')
-    if annotation is float and not math.isfinite(value):
-        raise ValueError(f'{where}={value!r} should be a finite number')
+    if annotation is int and abs(value) > _LARGEST_INT:
+        raise ValueError(f'{where}={value!r} should be at most {_LARGEST_INT} in size')
+    if annotation is float and not (value == 0 or _SMALLEST <= abs(value) <= _LARGEST):
+        raise ValueError(f'{where}={value!r} should be a finite number that float32 can hold')
     return value
 
 
