@@ -190,4 +190,6 @@ def _seal(step, digests, notes) -> str:
 
 
 def _first_line(error) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    # TensorStore says where it was at length, and last what the system said.
+    return line if len(line) < 240 else f'{line[:100]} ... {line[-130:]}'

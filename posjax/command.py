@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 some run stopped being finite; 2 the command or its files 
 machine would not (a full disk, too little memory); 130 and 143 stopped by SIGINT and SIGTERM.
 """
 
+import logging
 import math
 import os
 import re
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from absl import app, flags, logging
+from absl import app, flags
+from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 from posjax import config as config_lib
@@ -28,7 +30,13 @@ def main(command: Callable[[], int]) -> None:
     """Runs a command; a mistake of the user's is one line on stderr and exit code 2."""
     # One CPU device per core, before JAX starts: the run axis is split over devices.
     jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
-    logging.set_verbosity(logging.ERROR)  # Orbax narrates every save
+    # Orbax narrates every save, and tells of errors in a page; what it raises is told below.
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    sys.unraisablehook = _unraisable
+    own, handler = logging.getLogger('posjax'), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter('warning: %(message)s'))
+    own.addHandler(handler)
+    own.setLevel(logging.WARNING)
 
     def guarded(argv):
         if len(argv) > 1:
@@ -52,6 +60,12 @@ def main(command: Callable[[], int]) -> None:
     except signals.Interrupted as stop:
         print(stop, file=sys.stderr)
         sys.exit(128 + stop.number)
+
+
+def _unraisable(what) -> None:
+    # TensorStore's threads report to an event loop that Orbax closes when a save fails.
+    if str(what.exc_value) != 'Event loop is closed':
+        sys.__unraisablehook__(what)
 
 
 def _end(error, code) -> None:

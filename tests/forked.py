@@ -35,6 +35,9 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
+    def ended(self) -> bool:
+        return (self._folder / 'code').exists()
+
     def out(self) -> str:
         return (self._folder / 'out').read_text()
 
@@ -50,12 +53,22 @@ class Command:
 
 
 class Forks:
-    """The process that commands are forked off. `folder` takes their output."""
+    """The process that commands are forked off.
 
-    def __init__(self, folder: Path, modules=()):
+    Args:
+      folder: takes their output.
+      cache: takes what they compile, so that each program is compiled once.
+    """
+
+    def __init__(self, folder: Path, cache: Path):
         self._folder, self._count = folder, 0
+        compiled = {
+            'JAX_COMPILATION_CACHE_DIR': str(cache),
+            'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+            'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+        }
         self._server = subprocess.Popen(
-            [sys.executable, '-m', 'tests.forked', *modules], cwd=ROOT, text=True,
+            [sys.executable, '-m', 'tests.forked'], cwd=ROOT, env=os.environ | compiled, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
@@ -63,7 +76,7 @@ class Forks:
         self._server.stdin.close()
         self._server.wait(30)
 
-    def start(self, script: str, *args, cwd=ROOT, setup: str = '', env=()) -> Command:
+    def start(self, script: str, *args, cwd=ROOT, setup: str = '') -> Command:
         """Starts `script` (of the repository's root) with arguments.
 
         Args:
@@ -73,7 +86,7 @@ class Forks:
         folder = self._folder / f'{self._count}'
         folder.mkdir(parents=True)
         request = {'script': str(ROOT / script), 'args': [str(a) for a in args], 'cwd': str(cwd),
-                   'setup': setup, 'folder': str(folder), 'env': dict(env)}  # fmt: skip
+                   'setup': setup, 'folder': str(folder)}  # fmt: skip
         self._server.stdin.write(json.dumps(request) + '\n')
         self._server.stdin.flush()
         return Command(self, folder, int(self._server.stdout.readline()))
@@ -114,7 +127,6 @@ def _become(request, runpy) -> None:
     for number, name in ((1, 'out'), (2, 'err')):
         os.dup2(os.open(Path(request['folder'], name), os.O_WRONLY | os.O_CREAT), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.environ.update(request['env'])
     sys.argv = [request['script'], *request['args']]
     code = 1
     try:
