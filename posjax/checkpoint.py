@@ -5,6 +5,7 @@ Orbax survives being killed, but neither notices flipped bits in array data nor 
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -53,9 +54,13 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2):
         self.folder = Path(folder).absolute()
-        policy = ocp.training.preservation_policies.LatestN(keep)
-        self._orbax = ocp.training.Checkpointer(self.folder, preservation_policy=policy)
-        self._pending = None
+        self._keep, self._pending = keep, None
+
+    @functools.cached_property
+    def _orbax(self):
+        """Made when it is needed: it makes the folder."""
+        policy = ocp.training.preservation_policies.LatestN(self._keep)
+        return ocp.training.Checkpointer(self.folder, preservation_policy=policy)
 
     def __enter__(self) -> 'Checkpoints':
         return self
@@ -65,8 +70,9 @@ class Checkpoints:
             self.wait()
         finally:
             # Everything has been waited for: what close() raises, wait() has told already.
-            with contextlib.suppress(Exception):
-                self._orbax.close()
+            if '_orbax' in self.__dict__:
+                with contextlib.suppress(Exception):
+                    self._orbax.close()
 
     def discard_unfinished(self) -> None:
         """Removes what a killed process left half-written or half-deleted; for the one writer."""

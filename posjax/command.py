@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 from absl import app, flags
 from absl import logging as absl_logging
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_flags
 
 from posjax import config as config_lib
 from posjax import experiment, report, results, signals
@@ -75,7 +75,7 @@ def _end(error, code) -> None:
 
 def train(config_flag: flags.FlagHolder, workdir: str | None, compare: list[str] | None) -> int:
     """train.py."""
-    if config_flag.value is None:
+    if not flags.FLAGS['config'].present:
         raise ConfigError('--config is missing, as in --config configs/quickstart.py')
     file = Path(flags.FLAGS['config'].config_filename.partition(':')[0])
     config = _checked(config_flag.value, file)
@@ -111,8 +111,10 @@ def _parse(argv):
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
-        raise ConfigError(_line(error, 0)) from None
-    except AttributeError as error:  # ml_collections: an override of a field that is not there
+        # Of a config file that raises, ml_collections shows the whole trace.
+        in_file = 'whilst parsing config file' in str(error)
+        raise ConfigError(_line(error, -1 if in_file else 0)) from None
+    except (AttributeError, KeyError) as error:  # ml_collections: an override of no known field
         if 'get_config' in str(error):
             raise ConfigError('--config: the file has no function get_config()') from None
         wrong = re.search(r'\w+', str(error)).group()
@@ -132,6 +134,10 @@ def _line(error, which) -> str:
 def _checked(config, file: Path) -> ConfigDict:
     if isinstance(config, ConfigDict):
         config_lib.check(config)
+        for name, value in config_flags.get_override_values(flags.FLAGS['config']).items():
+            if config_lib.flatten(config.sweep).get(name):
+                raise ConfigError(f'--config.{name}={value!r} has no effect, since '
+                                  f'config.sweep.{name} names alternatives; set that')  # fmt: skip
         return config
     # ml_collections waits with what went wrong until a field is read.
     problem = (
