@@ -99,7 +99,7 @@ TRAIN = [
      "scheme 'None': expected name"),
     (['--config', 'C.py', '--config.sweep.scheme=()', '--config.scheme=ropee'],
      "unknown scheme 'ropee'; did you mean 'rope'"),
-    (['--config', 'C.py', "--config.sweep.scheme=('rope'"], 'is not of the form name(field=value, ...)'),
+    (['--config', 'C.py', "--config.sweep.scheme=('rope'"], 'is not of the form name(field=value'),
     (['--config', 'C.py', "--config.sweep.scheme=('rope', 'rope()')"], 'asked for twice'),
     (['--config', 'C.py', "--config.sweep.scheme=('rope(theta=-1.0)',)"], 'should be positive'),
     (['--config', 'C.py', '--config.sweep.optim.beta1=(0.9, 2)'], 'beta1=2.0 should be in [0, 1)'),

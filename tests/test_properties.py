@@ -159,8 +159,10 @@ def test_a_config_is_runs_or_one_line(values):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(['model', 'width', 'task', 'sweep', 'x', '']), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(['model', 'width', 'task', 'sweep', 'x', '']), inner)
+    ),
     max_leaves=6,
 )
 
