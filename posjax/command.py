@@ -162,10 +162,7 @@ def _split(words: str) -> list[str]:
 
 def _references(paths) -> list[list[results.Row]]:
     """Published tables, read before anything runs."""
-    try:
-        return [results.read(Path(path)) for path in paths]
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    return [results.read(Path(path)) for path in paths]
 
 
 def _show(rows, references) -> None:

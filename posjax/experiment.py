@@ -25,6 +25,8 @@ from posjax.workdir import Workdir, write_atomically
 
 Say = Callable[[str], None]
 
+_TABLES = ('results.csv', 'positions.csv')
+
 
 def train(
     config: ConfigDict, path: str | Path, say: Say = print, asked: Asked = lambda: None
@@ -104,9 +106,8 @@ def evaluate(
     machine = _machine(config)
     memory.check_evaluation(groups, machine, config.eval, able)
     with work.locked():
-        out, request = work.path / 'eval', json.dumps(config.eval.to_dict())
-        done = out / 'request.json'
-        if done.exists() and done.read_text() == request:
+        out = work.path / 'eval'
+        if _holds(out, 'request.json', config.eval):
             say(f'{out} holds this evaluation already: nothing to do')
             return results.read(out / 'results.csv')
         rows, by_position, records = [], [], {}
@@ -123,7 +124,8 @@ def evaluate(
         results.write(out / 'positions.csv', by_position, results.POSITION_COLUMNS)
         plots.all_figures(out, rows, by_position, [])
         _write_json(out / 'provenance.json', records)
-        write_atomically(done, request)
+        request = {'eval': config.eval.to_dict(), 'files': provenance.of_files(out, _TABLES)}
+        _write_json(out / 'request.json', request)
         return rows
 
 
@@ -210,7 +212,8 @@ def _evaluate_group(work, config, machine, group, trained: Saved, asked) -> None
     rows, by_position = _tables(config, machine, group, trained.tree, config.eval.lengths, asked)
     results.write(folder / 'results.csv', rows)
     results.write(folder / 'positions.csv', by_position, results.POSITION_COLUMNS)
-    _write_json(folder / 'evaluated.json', _record(config, machine, group, trained))
+    record = _record(config, machine, group, trained)
+    _write_json(folder / 'evaluated.json', record | {'files': provenance.of_files(folder, _TABLES)})
 
 
 def _record(config, machine, group, trained: Saved) -> dict[str, Any]:
@@ -270,10 +273,17 @@ def _extra(config, run) -> Row:
 
 def _evaluated(work, config, group) -> bool:
     """Whether a group is trained and evaluated as the config asks."""
-    path, wanted = work.group(group.name) / 'evaluated.json', json.dumps(config.eval.to_dict())
+    return _holds(work.group(group.name), 'evaluated.json', config.eval)
+
+
+def _holds(folder: Path, name: str, wanted) -> bool:
+    """Whether a folder's tables are those of an evaluation, and as they were written."""
     try:
-        return path.exists() and json.loads(path.read_text())['eval'] == json.loads(wanted)
-    except (ValueError, KeyError, TypeError):  # damaged: evaluated again
+        told = json.loads((folder / name).read_text())
+        return told['eval'] == json.loads(json.dumps(wanted.to_dict())) and told[
+            'files'
+        ] == provenance.of_files(folder, _TABLES)
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

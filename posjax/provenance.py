@@ -10,6 +10,7 @@ provenance.json in a workdir (and in its `eval` folder) says, for each group:
     config        digest of the config, without the fields that change no run
     eval          lengths, interventions and sequences
     environment   that it was evaluated in
+    files         digests of the group's tables, which are evaluated again where they differ
 
 Under equal environments, training is repeatable to the bit, interrupted or not. Under another
 number of devices, say, it is equal within rounding only.
@@ -20,6 +21,7 @@ import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,14 @@ def environment(machine: Machine) -> Environment:
 def of_config(config: ConfigDict) -> str:
     """Digest of the fields that a workdir's runs depend on."""
     return _digest(json.dumps(config_lib.relevant(config), sort_keys=True).encode())
+
+
+def of_files(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Digests of files; one that is not there has an empty one."""
+    return {
+        name: _digest((folder / name).read_bytes()) if (folder / name).exists() else ''
+        for name in names
+    }
 
 
 def sessions(found: Saved | None, now: Environment) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from posjax.config import ConfigError
 from posjax.evaluation import Counts
 from posjax.run import Run
 from posjax.tasks.task import baseline
@@ -75,29 +76,29 @@ def read(path: Path, needed: Iterable[str] = COLUMNS[:9]) -> list[Row]:
     """Rows of a CSV file, numbers as numbers.
 
     Raises:
-      ValueError: no such file, a missing column, or a value that is no number; one line.
+      ConfigError: no such file, a missing column, or a value that is no number; one line.
     """
     try:
         with open(path, newline='', encoding='utf-8') as file:
             reader = csv.DictReader(file)
             missing = [name for name in needed if name not in (reader.fieldnames or ())]
             if missing:
-                raise ValueError(f'{path} has no column {missing[0]!r}; it needs '
+                raise ConfigError(f'{path} has no column {missing[0]!r}; it needs '
                                  + ', '.join(needed))  # fmt: skip
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
+        raise ConfigError(
             f'cannot read {path}: {getattr(error, "strerror", None) or error}'
         ) from None
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise ValueError(f'{path}, line {number}: {len(reader.fieldnames)} fields expected')
+            raise ConfigError(f'{path}, line {number}: {len(reader.fieldnames)} fields expected')
         for name, kind in _NUMBERS.items():
             if name in row:
                 try:
                     row[name] = kind(row[name])
                 except ValueError:
-                    raise ValueError(
+                    raise ConfigError(
                         f'{path}, line {number}: {name}={row[name]!r} is not a number'
                     ) from None
     return rows

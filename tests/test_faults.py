@@ -381,6 +381,19 @@ def test_damage_is_told_and_the_older_checkpoint_taken(bench, whole, halfway):
     same_to_the_byte(halfway, whole)
 
 
+def test_tables_that_are_not_as_they_were_written_are_made_again(bench, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / 'done')
+    table = tmp_path / 'done' / 'groups' / GROUP / 'results.csv'
+    table.write_text(table.read_text().replace(',0.', ',1.'))
+    assert bench.train(tmp_path / 'done').code == 0
+    same_to_the_byte(tmp_path / 'done', whole)
+
+
+def test_too_little_memory_is_one_line(bench, whole, halfway):
+    short = 'from posjax.sweep import Machine\ndef f(*a): raise MemoryError\nMachine.chunk = f'
+    assert 'out of memory; lower train.batch' in one_line(bench.train(halfway, setup=short), 3)
+
+
 def test_a_run_that_fails_is_told_and_its_neighbours_are_untouched(bench, whole, tmp_path):
     args = ('--config.train.steps=40',)
     clean = bench.train(tmp_path / 'a', *args, '--config.sweep.optim.learning_rate=(0.01, 0.02)')
