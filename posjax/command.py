@@ -1,11 +1,10 @@
 """What train.py and eval.py share: flags in, one clear line and an exit code out.
 
-Exit codes: 0 done; 1 some run stopped being finite; 2 the command or its files are wrong; 3 the
+Exit codes: 0 done; 1 some run failed in training; 2 the command or its files are wrong; 3 the
 machine would not (a full disk, too little memory); 130 and 143 stopped by SIGINT and SIGTERM.
 """
 
 import logging
-import math
 import os
 import re
 import signal
@@ -101,10 +100,10 @@ def evaluate(workdir, lengths, words, sequences, compare) -> int:
     count = stored.sequences if sequences is None else sequences
     references = _references(compare or ())
     with signals.noted(patience=0):  # nothing is lost, and no file is left in part
-        rows = experiment.evaluate(path, numbers, chosen, count)
+        rows, failed = experiment.evaluate(path, numbers, chosen, count)
     _show(rows, references)
     print(f'\nresults and figures: {path / "eval"}')
-    return 1 if any(math.isnan(row['value']) for row in rows if row['count']) else 0
+    return 1 if failed else 0
 
 
 def _parse(argv):

@@ -25,7 +25,7 @@ from posjax.workdir import Workdir, write_atomically
 
 Say = Callable[[str], None]
 
-_TABLES = ('results.csv', 'positions.csv')
+_TABLES = {'results.csv': results.COLUMNS, 'positions.csv': results.POSITION_COLUMNS}
 
 
 def train(
@@ -80,11 +80,14 @@ def evaluate(
     words: Sequence[str],
     sequences: int,
     say: Say = print,
-) -> list[Row]:
+) -> tuple[list[Row], int]:
     """Evaluates the checkpoints in a folder again, into its `eval` folder.
 
     Runs that cannot be asked for a length (a learned table without rows for it) are named and left
     out there.
+
+    Returns:
+      The rows of eval/results.csv, and how many runs had failed in training.
 
     Raises:
       ConfigError: no such folder, an unknown intervention, or no run that can be asked.
@@ -108,15 +111,16 @@ def evaluate(
     with work.locked():
         out = work.path / 'eval'
         if _holds(out, 'request.json', config.eval):
+            records = json.loads((out / 'provenance.json').read_text())
             say(f'{out} holds this evaluation already: nothing to do')
-            return results.read(out / 'results.csv')
+            return results.read(out / 'results.csv'), _failed(records, say)
         rows, by_position, records = [], [], {}
         for group in tqdm(groups, unit='group', disable=None):
             with Checkpoints(work.group(group.name) / 'checkpoints') as kept:
                 found = kept.load(sweep.abstract(group))
             if found is None or found.step < group.runs[0].steps:
-                raise ConfigError(f'{work.group(group.name)} is not trained yet; run train.py with '
-                                  f'--workdir {work.path} to finish it')  # fmt: skip
+                raise ConfigError(f'{work.group(group.name)} has no whole checkpoint of its last '
+                                  f'step; run train.py with --workdir {work.path} to finish it')  # fmt: skip
             more = _tables(config, machine, group, found.tree, able[group.name])
             rows, by_position = rows + more[0], by_position + more[1]
             records[group.name] = _record(config, machine, group, found)
@@ -126,7 +130,7 @@ def evaluate(
         _write_json(out / 'provenance.json', records)
         request = {'eval': config.eval.to_dict(), 'files': provenance.of_files(out, _TABLES)}
         _write_json(out / 'request.json', request)
-        return rows
+        return rows, _failed(records, say)
 
 
 def _machine(config) -> Machine:
@@ -272,34 +276,42 @@ def _extra(config, run) -> Row:
 
 
 def _evaluated(work, config, group) -> bool:
-    """Whether a group is trained and evaluated as the config asks."""
-    return _holds(work.group(group.name), 'evaluated.json', config.eval)
+    """Whether a group is trained and evaluated as the config asks, and all of it is whole."""
+    folder = work.group(group.name)
+    if not _holds(folder, 'evaluated.json', config.eval):
+        return False
+    with Checkpoints(folder / 'checkpoints') as kept:
+        found = kept.load(sweep.abstract(group))
+    return found is not None and found.step == group.runs[0].steps
 
 
 def _holds(folder: Path, name: str, wanted) -> bool:
     """Whether a folder's tables are those of an evaluation, and as they were written."""
     try:
         told = json.loads((folder / name).read_text())
-        return told['eval'] == json.loads(json.dumps(wanted.to_dict())) and told[
-            'files'
-        ] == provenance.of_files(folder, _TABLES)
+        same = told['eval'] == json.loads(json.dumps(wanted.to_dict()))
+        return same and told['files'] == provenance.of_files(folder, _TABLES)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def _gather(work, groups, say) -> tuple[list[Row], int]:
     """results.csv and positions.csv of all groups, and how many runs failed."""
-    tables: dict[str, list[Row]] = {'results.csv': [], 'positions.csv': []}
+    tables: dict[str, list[Row]] = {name: [] for name in _TABLES}
     records = {}
     for group in groups:
         folder = work.group(group.name)
         for name, rows in tables.items():
             rows += results.read(folder / name, ())
         records[group.name] = json.loads((folder / 'evaluated.json').read_text())
-    for name, columns in (('results.csv', results.COLUMNS),
-                          ('positions.csv', results.POSITION_COLUMNS)):  # fmt: skip
+    for name, columns in _TABLES.items():
         results.write(work.path / name, tables[name], columns)
     _write_json(work.path / 'provenance.json', records)
+    return tables['results.csv'], _failed(records, say)
+
+
+def _failed(records: dict[str, Any], say: Say) -> int:
+    """How many runs failed, after saying which."""
     failed = [
         f'{run["task"]} {run["scheme"]} seed {run["seed"]} at step {step}'
         for record in records.values()
@@ -308,4 +320,4 @@ def _gather(work, groups, say) -> tuple[list[Row], int]:
     ]
     if failed:
         say(f'{len(failed)} runs stopped being finite and have no results: {"; ".join(failed)}')
-    return tables['results.csv'], len(failed)
+    return len(failed)

@@ -21,7 +21,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def of_config(config: ConfigDict) -> str:
     return _digest(json.dumps(config_lib.relevant(config), sort_keys=True).encode())
 
 
-def of_files(folder: Path, names: Sequence[str]) -> dict[str, str]:
+def of_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Digests of files; one that is not there has an empty one."""
     return {
         name: _digest((folder / name).read_bytes()) if (folder / name).exists() else ''

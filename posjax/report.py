@@ -114,12 +114,12 @@ def _spread(rows):
     if not rows:
         return '–'
     if not values:
-        return 'failed'
+        return 'not finite'
     shown = f'{np.mean(values):.3f}'
     if len(values) > 1:
         shown += f' ±{(max(values) - min(values)) / 2:.3f}'
-    failed = len(rows) - len(values)
-    return shown + (f' ({failed} failed)' if failed else '')
+    lost = len(rows) - len(values)
+    return shown + (f' ({lost} not finite)' if lost else '')
 
 
 def _cell(values):

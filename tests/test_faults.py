@@ -370,15 +370,18 @@ def test_flipped_bits_never_load_as_something_else(half, tmp_path, count, caplog
     print(f'{count} flips in {len(files)} files, and each cut, emptied and deleted: {outcomes}')
 
 
-def test_damage_is_told_and_the_older_checkpoint_taken(bench, whole, halfway):
-    last = newest(halfway).step
-    for path in (checkpoints(halfway) / f'{last}').rglob('d/*'):
+def test_damage_is_told_and_the_older_checkpoint_taken(bench, whole, tmp_path):
+    work = tmp_path / 'w'
+    shutil.copytree(whole, work)
+    for path in (checkpoints(work) / f'{STEPS}').rglob('d/*'):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    done = bench.train(halfway)
+    asked = bench.forks.run('eval.py', '--workdir', work)
+    assert 'no whole checkpoint of its last step; run train.py' in one_line(asked, 2)
+    done = bench.train(work)
     assert done.code == 0 and 'trying an older one' in done.err, done
-    same_to_the_byte(halfway, whole)
+    same_to_the_byte(work, whole)
 
 
 def test_tables_that_are_not_as_they_were_written_are_made_again(bench, whole, tmp_path):
@@ -400,7 +403,7 @@ def test_a_run_that_fails_is_told_and_its_neighbours_are_untouched(bench, whole,
     done = bench.train(tmp_path / 'b', *args, '--config.sweep.optim.learning_rate=(0.01, 1e38)')
     assert clean.code == 0 and done.code == 1, done
     assert '2 runs stopped being finite' in done.out and ' seed 1 at step ' in done.out
-    assert re.search(r'rope, optim.learning_rate=1e\+38 +failed', done.out), done.out
+    assert re.search(r'rope, optim.learning_rate=1e\+38 +not finite', done.out), done.out
     a, b = (results.read(tmp_path / w / 'results.csv') for w in 'ab')
     for row, other in zip(a, b, strict=True):
         if row['optim.learning_rate'] == '0.01':
@@ -414,7 +417,7 @@ def test_a_run_that_fails_is_told_and_its_neighbours_are_untouched(bench, whole,
     assert bench.train(tmp_path / 'b', *args,
                        '--config.sweep.optim.learning_rate=(0.01, 1e38)').code == 1  # fmt: skip
     again = bench.forks.run('eval.py', '--workdir', tmp_path / 'b', '--lengths', '8')
-    assert again.code == 1 and 'failed' in again.out
+    assert again.code == 1 and '2 runs stopped being finite' in again.out
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ EVAL = [
     (['--workdir', 'binary'], 'this is no stored config'),
     (['--workdir', 'typed'], "config.model.width='wide' should be an integer"),
     (['--workdir', 'evil'], 'scheme'),
-    (['--workdir', 'W'], 'is not trained yet; run train.py'),
+    (['--workdir', 'W'], 'has no whole checkpoint of its last step; run train.py'),
     (['--workdir', 'W', '--lengths', '8,x'], '8,x should be whole numbers'),
     (['--workdir', 'W', '--lengths', ''], 'lengths'),
     (['--workdir', 'W', '--lengths', '0'], 'can be asked for lengths'),
