@@ -119,8 +119,10 @@ def evaluate(
             with Checkpoints(work.group(group.name) / 'checkpoints') as kept:
                 found = kept.load(sweep.abstract(group))
             if found is None or found.step < group.runs[0].steps:
-                raise ConfigError(f'{work.group(group.name)} has no whole checkpoint of its last '
-                                  f'step; run train.py with --workdir {work.path} to finish it')  # fmt: skip
+                raise ConfigError(
+                    f'{work.group(group.name)} has no whole checkpoint of its last step; run '
+                    f'train.py with --workdir {work.path} to finish it'
+                )
             more = _tables(config, machine, group, found.tree, able[group.name])
             rows, by_position = rows + more[0], by_position + more[1]
             records[group.name] = _record(config, machine, group, found)
