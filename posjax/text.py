@@ -6,6 +6,7 @@ import difflib
 import math
 import types
 import typing
+import warnings
 from typing import Any
 
 from posjax.spec import Spec, is_spec, is_variadic
@@ -29,7 +30,10 @@ def parse(text: str, base: type[Spec], combine=None) -> Any:
     if not isinstance(text, str):
         raise ValueError(f'{base.kind} {text!r}: expected a text such as {_example(base)!r}')
     try:
-        tree = ast.parse(text.strip(), mode='eval').body
+        with warnings.catch_warnings():
+            # Of `1or 2` Python only warns, on stderr.
+            warnings.simplefilter('error', SyntaxWarning)
+            tree = ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(
             f'{base.kind} {text!r} is not of the form name(field=value, ...)'

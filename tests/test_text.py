@@ -53,6 +53,7 @@ def test_canonical_text(text, canonical):
         ('learned(max_length=0)', 'max_length=0 should be at least 1'),
         ('logn', 'needs train_length'),
         ('rope(', 'not of the form'),
+        ('rope(theta=1or 2)', 'not of the form'),
         ('', 'not of the form'),
         ('rope+alibi', 'expected name'),
         ('rope(theta=__import__("os"))', 'is not a literal value'),
