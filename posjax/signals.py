@@ -44,21 +44,22 @@ def noted(patience: int = 1) -> Iterator[Asked]:
             came.append(number)
             name = signal.Signals(number).name
             if len(came) > patience:
-                os.write(2, f'\nstopped at once by {name}\n'.encode())
+                end = f'\nstopped at once by {name}; the same command goes on from what is saved\n'
+                os.write(2, end.encode())
                 os._exit(128 + number)
             os.write(2, f'\n{name}: stopping after this chunk; again: at once\n'.encode())
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
+    pipe_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     # Python writes a signal's number to the pipe only where it has a handler for it.
     before = {number: signal.signal(number, lambda *_: None) for number in _STOPPING}
-    pipe_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         yield lambda: came[0] if came else None
     finally:
-        signal.set_wakeup_fd(pipe_before)
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(pipe_before)
         os.write(writer, b'\0')
         thread.join()
         os.close(reader)

@@ -446,10 +446,10 @@ def test_harmless_fields_may_differ(bench, whole, halfway):
 
 
 def test_another_environment_is_told(bench, whole, halfway):
-    changed = "import os; os.environ['XLA_FLAGS'] += ' --xla_cpu_enable_fast_math=false'"
+    changed = "import importlib.metadata as m; m.version = lambda name: 'another'"
     done = bench.train(halfway, setup=changed)
     assert done.code == 0
-    assert 'goes on in another environment' in done.err and 'xla_flags was' in done.err
+    assert 'goes on in another environment' in done.err and "flax was '" in done.err
     record = json.loads((halfway / 'provenance.json').read_text())[GROUP]
     first, second = record['checkpoint']['sessions']
     assert first['from_step'] == 0 and second['from_step'] > 0
