@@ -28,11 +28,13 @@ class LoadedRun:
       run: what it is: its task, scheme, model, optimiser, seed and sizes.
       step: how many steps it was trained for.
       params: {'net': ..., 'scheme': ...}, nested dicts of numpy arrays.
+      failed: the step at which it stopped being finite, and its parameters froze; -1 if it did not.
     """
 
     run: Run
     step: int
     params: Params
+    failed: int = -1
 
     def __call__(self, tokens_BT, intervention: str = 'none') -> np.ndarray:
         """Logits (B, T, classes), float32. Raises ValueError for tokens it cannot take."""
@@ -145,8 +147,8 @@ def load(workdir: str | Path, task: str | None = None, scheme: str | None = None
         loaded = kept.load(sweep.abstract(group))
     if loaded is None:
         raise ConfigError(f'{work.path} has no checkpoint of {group.name}; train it first')
-    step, whole = loaded
-    return LoadedRun(run, step, jax.tree.map(lambda x: x[row], whole.params))
+    mine = jax.tree.map(lambda x: x[row], loaded.tree)
+    return LoadedRun(run, loaded.step, mine.params, int(mine.failed))
 
 
 def _select(found, field, wanted, parse, work):

@@ -5,21 +5,44 @@ Orbax survives being killed, but neither notices flipped bits in array data nor 
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
+import re
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-_ITEM, _DIGESTS = 'state', 'digests'
+_ITEM = 'state'
+_COMMITTED = 'commit_success.txt'  # what Orbax writes last
 
 
 class CheckpointError(Exception):
     """A checkpoint that is missing, damaged, or of another shape; one line."""
+
+
+class SaveError(CheckpointError):
+    """A checkpoint that did not get to the disk; one line."""
+
+
+class Saved(NamedTuple):
+    """A checkpoint that verified.
+
+    Attributes:
+      step, tree: what was saved.
+      digest: of its step, arrays and notes together, 32 hexadecimal digits.
+      notes: what else was said when it was saved; JSON.
+    """
+
+    step: int
+    tree: Any
+    digest: str
+    notes: Any
 
 
 class Checkpoints:
@@ -31,9 +54,13 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2):
         self.folder = Path(folder).absolute()
-        policy = ocp.training.preservation_policies.LatestN(keep)
-        self._orbax = ocp.training.Checkpointer(self.folder, preservation_policy=policy)
-        self._pending = None
+        self._keep, self._pending = keep, None
+
+    @functools.cached_property
+    def _orbax(self):
+        """Made when it is needed: it makes the folder."""
+        policy = ocp.training.preservation_policies.LatestN(self._keep)
+        return ocp.training.Checkpointer(self.folder, preservation_policy=policy)
 
     def __enter__(self) -> 'Checkpoints':
         return self
@@ -43,14 +70,32 @@ class Checkpoints:
             self.wait()
         finally:
             # Everything has been waited for: what close() raises, wait() has told already.
-            with contextlib.suppress(Exception):
-                self._orbax.close()
+            if '_orbax' in self.__dict__:
+                with contextlib.suppress(Exception):
+                    self._orbax.close()
 
-    def save(self, step: int, tree: Any) -> None:
-        """Saves in the background; returns once the arrays are copied."""
+    def discard_unfinished(self) -> None:
+        """Removes what a killed process left half-written or half-deleted; for the one writer."""
+        for path in self.folder.glob('*'):
+            if path.is_dir() and not (path / _COMMITTED).exists():
+                shutil.rmtree(path)
+
+    def save(self, step: int, tree: Any, notes: Any = None) -> str:
+        """Saves in the background; returns the checkpoint's digest once the arrays are copied.
+
+        Args:
+          notes: JSON that is kept, and verified, with the arrays.
+
+        Raises:
+          SaveError: it, or the one before it, did not get to the disk.
+        """
         self.wait()
         tree = jax.tree.map(np.asarray, tree)  # Orbax takes no numpy scalars
-        metadata = {_DIGESTS: {name: _digest(leaf) for name, leaf in _named(tree).items()}}
+        digests = {name: _digest(leaf) for name, leaf in _named(tree).items()}
+        # Orbax joins keys with dots, so that a key 'a.b' would overwrite the key 'b' within 'a'.
+        if dotted := [name for name in digests if re.search(r"\['[^']*\.", name)]:
+            raise SaveError(f'{dotted[0]}: no dots in names of parameters, please')
+        metadata = {'digests': digests, 'notes': notes, 'digest': _seal(step, digests, notes)}
         try:
             response = self._orbax.save_checkpointables_async(
                 step, {_ITEM: tree}, custom_metadata=metadata, force=True, overwrite=True
@@ -58,9 +103,10 @@ class Checkpoints:
         except Exception as error:
             raise self._failed(step, error) from error
         self._pending = (step, response)
+        return metadata['digest']
 
     def wait(self) -> None:
-        """Returns when the last save is on disk; raises CheckpointError if it did not get there."""
+        """Returns when the last save is on disk; raises SaveError if it did not get there."""
         if self._pending is None:
             return
         (step, response), self._pending = self._pending, None
@@ -72,13 +118,13 @@ class Checkpoints:
             raise self._failed(step, 'Orbax declined')
 
     def _failed(self, step, error):
-        return CheckpointError(
+        return SaveError(
             f'checkpoint {step} in {self.folder} was not saved: {_first_line(error)}; earlier ones '
             'are untouched'
         )
 
-    def load(self, abstract: Any) -> tuple[int, Any] | None:
-        """The newest step that verifies, and its tree; None where there is no checkpoint at all.
+    def load(self, abstract: Any) -> Saved | None:
+        """The newest step that verifies; None where there is no checkpoint at all.
 
         Args:
           abstract: a tree of jax.ShapeDtypeStruct; its structure, shapes and dtypes must match.
@@ -89,7 +135,7 @@ class Checkpoints:
         problems = []
         for step in reversed(self.steps()):
             try:
-                return step, self._read(step, abstract)
+                return self._read(step, abstract)
             except CheckpointError as error:
                 problems.append(str(error))
                 logging.getLogger(__name__).warning('%s; trying an older one', error)
@@ -99,17 +145,19 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Committed steps, oldest first."""
-        found = self.folder.glob('*/commit_success.txt')
+        found = self.folder.glob(f'*/{_COMMITTED}')
         return sorted(int(path.parent.name) for path in found if path.parent.name.isdigit())
 
     def _read(self, step, abstract):
-        where = f'checkpoint {step} in {self.folder}'
+        where, wanted = f'checkpoint {step} in {self.folder}', _named(abstract)
         try:
-            metadata = json.loads((self.folder / str(step) / '_CHECKPOINT_METADATA').read_text())
-            digests = metadata['custom_metadata'][_DIGESTS]
-        except (OSError, ValueError, KeyError) as error:
+            text = (self.folder / str(step) / '_CHECKPOINT_METADATA').read_text()
+            told = json.loads(text)['custom_metadata']
+            digests, notes, digest = told['digests'], told['notes'], told['digest']
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f'{where} cannot be read: {_first_line(error)}') from error
-        wanted = _named(abstract)
+        if digest != _seal(step, digests, notes):
+            raise CheckpointError(f'{where} is damaged: its metadata are not what was saved')
         # Asked before loading: Orbax answers a tree of another structure with a misleading error.
         if different := wanted.keys() ^ digests.keys():
             raise CheckpointError(f'{where} does not match the config: {min(different)}')
@@ -128,7 +176,7 @@ class Checkpoints:
                 )
             if _digest(got[name]) != digests[name]:
                 raise CheckpointError(f'{where} is damaged: {name} is not what was saved')
-        return tree
+        return Saved(step, tree, digest, notes)
 
 
 def _named(tree) -> dict[str, Any]:
@@ -142,5 +190,12 @@ def _digest(array) -> str:
     return hashed.hexdigest()
 
 
+def _seal(step, digests, notes) -> str:
+    text = json.dumps([step, digests, notes], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def _first_line(error) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    # TensorStore says where it was at length, and last what the system said.
+    return line if len(line) < 240 else f'{line[:100]} ... {line[-130:]}'

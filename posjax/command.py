@@ -1,22 +1,27 @@
 """What train.py and eval.py share: flags in, one clear line and an exit code out.
 
-Exit codes: 0 done; 1 some run failed while training; 2 the command or its files are wrong.
+Exit codes: 0 done; 1 some run failed in training; 2 the command or its files are wrong; 3 the
+machine would not (a full disk, too little memory); 130 and 143 stopped by SIGINT and SIGTERM.
 """
 
+import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from absl import app, flags, logging
+from absl import app, flags
+from absl import logging as absl_logging
+from ml_collections import ConfigDict, config_flags
 
 from posjax import config as config_lib
-from posjax import experiment, report, results
-from posjax.checkpoint import CheckpointError
+from posjax import experiment, report, results, signals
+from posjax.checkpoint import CheckpointError, SaveError
 from posjax.config import ConfigError
-from posjax.text import suggest
+from posjax.text import split, suggest
 from posjax.workdir import Workdir
 
 
@@ -24,7 +29,13 @@ def main(command: Callable[[], int]) -> None:
     """Runs a command; a mistake of the user's is one line on stderr and exit code 2."""
     # One CPU device per core, before JAX starts: the run axis is split over devices.
     jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
-    logging.set_verbosity(logging.ERROR)  # Orbax narrates every save
+    # Orbax narrates every save, and tells of errors in a page; what it raises is told below.
+    absl_logging.set_verbosity(absl_logging.FATAL)
+    sys.unraisablehook = _unraisable
+    own, handler = logging.getLogger('posjax'), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter('warning: %(message)s'))
+    own.addHandler(handler)
+    own.setLevel(logging.WARNING)
 
     def guarded(argv):
         if len(argv) > 1:
@@ -33,79 +44,119 @@ def main(command: Callable[[], int]) -> None:
 
     try:
         app.run(guarded, flags_parser=_parse)
+    except SaveError as error:
+        _end(error, 3)
     except (ConfigError, CheckpointError) as error:
-        print(f'error: {error}', file=sys.stderr)
-        sys.exit(2)
+        _end(error, 2)
+    except OSError as error:
+        _end(f'{error.filename or "system"}: {error.strerror}', 3)
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
+            raise
+        _end('out of memory; lower train.batch or eval.batch, or set model.block', 3)
+    except KeyboardInterrupt:
+        _end('stopped by SIGINT', 128 + signal.SIGINT)
+    except signals.Interrupted as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(128 + stop.number)
+
+
+def _unraisable(what) -> None:
+    # TensorStore's threads report to an event loop that Orbax closes when a save fails.
+    if str(what.exc_value) != 'Event loop is closed':
+        sys.__unraisablehook__(what)
+
+
+def _end(error, code) -> None:
+    print(f'error: {error}', file=sys.stderr)
+    sys.exit(code)
 
 
 def train(config_flag: flags.FlagHolder, workdir: str | None, compare: list[str] | None) -> int:
     """train.py."""
-    config = config_flag.value
-    if config is None:
+    if not flags.FLAGS['config'].present:
         raise ConfigError('--config is missing, as in --config configs/quickstart.py')
-    file = flags.FLAGS['config'].config_filename.partition(':')[0]
-    path = Path(workdir or Path('runs') / Path(file).stem)
-    try:
-        published = config.compare
-    except OSError:  # ml_collections waits with this until a field is read
-        raise ConfigError(f'--config {file} cannot be loaded: no such file') from None
-    references = _references(published if compare is None else compare)
-    rows, failed = experiment.train(config, path)
+    file = Path(flags.FLAGS['config'].config_filename.partition(':')[0])
+    config = _checked(config_flag.value, file)
+    path = _folder(workdir, Path('runs') / file.stem)
+    references = _references(config.compare if compare is None else compare)
+    with signals.noted() as asked:
+        rows, failed = experiment.train(config, path, asked=asked)
     _show(rows, references)
     print(f'\nresults, checkpoints and figures: {path}')
-    if failed:
-        print(f'warning: {failed} runs stopped being finite and were frozen at that step; see '
-              f'failed_at in {path}/groups/*/evaluated.json', file=sys.stderr)  # fmt: skip
     return 1 if failed else 0
 
 
 def evaluate(workdir, lengths, words, sequences, compare) -> int:
     """eval.py."""
-    if workdir is None:
-        raise ConfigError('--workdir is missing, as in --workdir runs/blog')
-    stored = Workdir(workdir).config().eval
+    path = _folder(workdir)
+    stored = Workdir(path).config().eval
     try:
         numbers = stored.lengths if lengths is None else [int(length) for length in lengths]
     except ValueError:
         raise ConfigError(f'--lengths={",".join(lengths)} should be whole numbers, as in '
                           '--lengths 32,64') from None  # fmt: skip
-    chosen = stored.interventions if words is None else _split(words)
+    chosen = stored.interventions if words is None else split(words)
     count = stored.sequences if sequences is None else sequences
     references = _references(compare or ())
-    rows = experiment.evaluate(workdir, numbers, chosen, count)
+    with signals.noted(patience=0):  # nothing is lost, and no file is left in part
+        rows, failed = experiment.evaluate(path, numbers, chosen, count)
     _show(rows, references)
-    print(f'\nresults and figures: {Path(workdir) / "eval"}')
-    return 0
+    print(f'\nresults and figures: {path / "eval"}')
+    return 1 if failed else 0
 
 
 def _parse(argv):
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
-        raise ConfigError(f'{str(error).splitlines()[0]}') from None
-    except AttributeError as error:  # ml_collections: an override of a field that is not there
+        # Of a config file that raises, ml_collections shows the whole trace.
+        in_file = 'whilst parsing config file' in str(error)
+        raise ConfigError(_line(error, -1 if in_file else 0)) from None
+    except (AttributeError, KeyError) as error:  # ml_collections: an override of no known field
+        if 'get_config' in str(error):
+            raise ConfigError('--config: the file has no function get_config()') from None
         wrong = re.search(r'\w+', str(error)).group()
         known = config_lib.flatten(config_lib.default())
         near = next((a for a in argv if wrong in a and a.startswith('--config.')), wrong)
         name = near.removeprefix('--config.').partition('=')[0]
         raise ConfigError(f'config has no field {name}{suggest(name, known)}') from None
-    except (TypeError, ValueError) as error:
-        raise ConfigError(' '.join(str(error).split())) from None
-    except (FileNotFoundError, ImportError, SyntaxError) as error:
-        raise ConfigError(f'--config cannot be loaded: {error}') from None
+    except Exception as error:  # a config file is code, and can raise anything
+        raise ConfigError(f'--config cannot be loaded: {_line(error, -1)}') from None
 
 
-def _split(words: str) -> list[str]:
-    """`none,shift(by=1),a` at commas outside parentheses."""
-    return [word.strip() for word in re.split(r',(?![^(]*\))', words) if word.strip()]
+def _line(error, which) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[which] if lines else type(error).__name__
+
+
+def _checked(config, file: Path) -> ConfigDict:
+    if isinstance(config, ConfigDict):
+        config_lib.check(config)
+        for name, value in config_flags.get_override_values(flags.FLAGS['config']).items():
+            if config_lib.flatten(config.sweep).get(name):
+                raise ConfigError(f'--config.{name}={value!r} has no effect, since '
+                                  f'config.sweep.{name} names alternatives; set that')  # fmt: skip
+        return config
+    # ml_collections waits with what went wrong until a field is read.
+    problem = (
+        'no such file' if not file.exists()
+        else 'this is a folder' if file.is_dir()
+        else 'it cannot be read' if not os.access(file, os.R_OK)
+        else 'get_config() should return posjax.config.default(), changed as you like'
+    )  # fmt: skip
+    raise ConfigError(f'--config {file} cannot be loaded: {problem}')
+
+
+def _folder(workdir: str | None, default: Path | None = None) -> Path:
+    if workdir or (workdir is None and default):
+        return Path(workdir or default)
+    raise ConfigError('--workdir is missing, as in --workdir runs/blog')
 
 
 def _references(paths) -> list[list[results.Row]]:
     """Published tables, read before anything runs."""
-    try:
-        return [results.read(Path(path)) for path in paths]
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    return [results.read(Path(path)) for path in paths]
 
 
 def _show(rows, references) -> None:

@@ -4,6 +4,7 @@ A config file's `get_config()` starts from `default()` and changes what it needs
 config into the list of runs it describes; anything wrong with it is a ConfigError of one line.
 """
 
+import collections
 import itertools
 import json
 from typing import Any
@@ -22,6 +23,9 @@ from posjax.text import coerce, suggest
 
 # Fields that a workdir's runs do not depend on: they may differ when a command is run again.
 HARMLESS = ('eval', 'compare', 'mesh', 'checkpoint', 'train.chunk')
+
+# More would only be noticed when the list of runs has filled the memory.
+MOST_SEEDS = 10_000
 
 # What may be swept: every field that describes a run, in this order.
 _SWEPT = ('task', 'scheme', 'model', 'train.length', 'train.batch', 'train.steps', 'optim')
@@ -104,10 +108,9 @@ def runs(config: ConfigDict, fit: bool = True) -> list[Run]:
     for point in points(config):
         for seed in range(config.seeds):
             found.append(_run(config, point, seed, fit))
-    described = [str(run) for run in found]
-    for one in described:
-        if described.count(one) > 1:
-            raise ConfigError(f'sweep: the same run is asked for twice: {one}')
+    for described, count in collections.Counter(map(str, found)).items():
+        if count > 1:
+            raise ConfigError(f'sweep: the same run is asked for twice: {described}')
     return found
 
 
@@ -158,6 +161,9 @@ def check(config: ConfigDict) -> None:
     for name in positive:
         if given[name] < 1:
             raise ConfigError(f'config.{name}={given[name]} should be at least 1')
+    if given['seeds'] > MOST_SEEDS:
+        raise ConfigError(f'config.seeds={given["seeds"]} should be at most {MOST_SEEDS}; split it '
+                          'into several workdirs')  # fmt: skip
     for name in ('eval.lengths', 'eval.interventions'):
         if not given[name]:
             raise ConfigError(f'config.{name} is empty; name at least one')
@@ -281,13 +287,17 @@ def from_json(text: str) -> ConfigDict:
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
     """Dotted names of fields that differ and change what is trained."""
-    a, b = flatten(old), flatten(new)
-    return [
-        name
-        for name in a.keys() | b.keys()
-        if _tuples(a.get(name)) != _tuples(b.get(name))
-        and not any(_within(name, field) for field in HARMLESS)
-    ]
+    a, b = relevant(old), relevant(new)
+    return [name for name in a.keys() | b.keys() if a.get(name) != b.get(name)]
+
+
+def relevant(config: ConfigDict) -> dict[str, Any]:
+    """{dotted name: value} of the fields that the runs depend on."""
+    return {
+        name: _tuples(value)
+        for name, value in flatten(config).items()
+        if not any(_within(name, field) for field in HARMLESS)
+    }
 
 
 def _within(name: str, field: str) -> bool:

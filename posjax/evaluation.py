@@ -30,6 +30,14 @@ class Counts(NamedTuple):
     right_ND: jax.Array | None = None
     scored_D: jax.Array | None = None
 
+    def failed(self) -> 'Counts':
+        """The same questions, and no answer to any."""
+
+        def none(right):
+            return None if right is None else jnp.full_like(right, jnp.nan)
+
+        return self._replace(right_NT=none(self.right_NT), right_ND=none(self.right_ND))
+
 
 def counts(
     run: Run, params: Params, schemes: tuple[Scheme, ...], length: int, sequences: int, batch: int

@@ -3,59 +3,77 @@
 config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tables -> pictures
 """
 
+import functools
 import itertools
 import json
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from posjax import config as config_lib
-from posjax import interventions, plots, results, sweep
-from posjax.checkpoint import Checkpoints
+from posjax import interventions, memory, outcome, plots, provenance, results, sweep
+from posjax.checkpoint import Checkpoints, Saved
 from posjax.config import ConfigError
 from posjax.results import Row
+from posjax.signals import Asked, Interrupted
 from posjax.sweep import Group, Machine
-from posjax.training import Metrics, State
-from posjax.workdir import Workdir, write_atomically
+from posjax.training import Metrics
+from posjax.workdir import Workdir
 
 Say = Callable[[str], None]
 
+# The record of a group's tables, of a whole workdir's, and of an evaluation asked for again.
+_OF_GROUP, _OF_ALL, _OF_REQUEST = 'evaluated.json', 'provenance.json', 'request.json'
 
-def train(config: ConfigDict, path: str | Path, say: Say = print) -> tuple[list[Row], int]:
+
+def train(
+    config: ConfigDict, path: str | Path, say: Say = print, asked: Asked = lambda: None
+) -> tuple[list[Row], int]:
     """Trains and evaluates every run of a config in a folder; continues what was interrupted.
+
+    Args:
+      say: takes lines for a person.
+      asked: gives a signal's number once the process is asked to stop; looked at after each chunk.
 
     Returns:
       The rows of results.csv, and how many runs failed (stopped being finite).
 
     Raises:
       ConfigError: before anything runs or is written.
+      SaveError, OSError: the disk is full, or cannot be written; earlier checkpoints are whole.
+      Interrupted: it was asked to stop; everything is saved.
     """
     runs = config_lib.runs(config)
-    groups, work = sweep.group(runs), Workdir(path)
+    groups, work, machine = sweep.group(runs), Workdir(path), _machine(config)
+    memory.check_training(groups, machine)
+    memory.check_evaluation(groups, machine, config.eval)
     with work.locked():
         work.claim(config)
         if all(_evaluated(work, config, group) for group in groups):
             say(f'{work.path} is finished: nothing to do (another --workdir starts afresh)')
-            return _gather(work, groups)
-        machine = Machine(config.mesh.devices, config.mesh.batching)
+            return _gather(work, groups, say)
         say(f'{len(runs)} runs as {len(groups)} programs on {machine}')
         total = sum(run.steps for run in runs)
         # A bar for a person at a terminal; lines for a log file.
         with tqdm(total=total, unit='step', unit_scale=True, disable=None, smoothing=0.1) as bar:
             for number, group in enumerate(groups, start=1):
                 bar.set_description(group.name)
+                _stop_if(asked, f'before {group.name}')
                 if _evaluated(work, config, group):
                     bar.update(group.runs[0].steps * len(group.runs))
                     continue
-                state = _train_group(work, config, machine, group, bar.update)
-                _evaluate_group(work, config, machine, group, state)
+                trained = _train_group(work, config, machine, group, bar.update, asked)
+                pause = functools.partial(_stop_if, asked, f'while {group.name} was evaluated')
+                made = outcome.tables(config, machine, group, trained, config.eval.lengths, pause)
+                told = outcome.record(config, machine, group, trained)
+                outcome.keep(work.group(group.name), _OF_GROUP, made, told)
                 if bar.disable:
                     say(f'[{number}/{len(groups)}] {group.name}')
-        rows, failed = _gather(work, groups)
+        rows, failed = _gather(work, groups, say)
         metrics = [r for g in groups for r in work.metrics(g.name)]
         plots.all_figures(work.path, results.read_all(work.path), metrics)
         return rows, failed
@@ -67,11 +85,14 @@ def evaluate(
     words: Sequence[str],
     sequences: int,
     say: Say = print,
-) -> list[Row]:
+) -> tuple[list[Row], int]:
     """Evaluates the checkpoints in a folder again, into its `eval` folder.
 
     Runs that cannot be asked for a length (a learned table without rows for it) are named and left
     out there.
+
+    Returns:
+      The rows of eval/results.csv, and how many runs had failed in training.
 
     Raises:
       ConfigError: no such folder, an unknown intervention, or no run that can be asked.
@@ -90,27 +111,37 @@ def evaluate(
     able = {group.name: _able(group, lengths, words, say) for group in groups}
     if not any(able.values()):
         raise ConfigError(f'no run in {work.path} can be asked for lengths {tuple(lengths)}')
+    machine = _machine(config)
+    memory.check_evaluation(groups, machine, config.eval, able)
     with work.locked():
-        out, request = work.path / 'eval', json.dumps(config.eval.to_dict())
-        done = out / 'request.json'
-        if done.exists() and done.read_text() == request:
+        out = work.path / 'eval'
+        if outcome.is_whole(out, _OF_REQUEST, config.eval):
+            records = json.loads((out / _OF_ALL).read_text())
             say(f'{out} holds this evaluation already: nothing to do')
-            return results.read(out / 'results.csv')
-        machine = Machine(config.mesh.devices, config.mesh.batching)
-        found_tables = []
+            return results.read(out / 'results.csv'), _failed(records, say)
+        found_tables, records = [], {}
         for group in tqdm(groups, unit='group', disable=None):
             with Checkpoints(work.group(group.name) / 'checkpoints') as kept:
                 found = kept.load(sweep.abstract(group))
-            if found is None or found[0] < group.runs[0].steps:
-                raise ConfigError(f'{work.group(group.name)} is not trained yet; run train.py with '
-                                  f'--workdir {work.path} to finish it')  # fmt: skip
-            state = machine.place(group, found[1])
-            found_tables.append(_tables(config, machine, group, state, able[group.name]))
+            if found is None or found.step < group.runs[0].steps:
+                raise ConfigError(
+                    f'{work.group(group.name)} has no whole checkpoint of its last step; run '
+                    f'train.py with --workdir {work.path} to finish it'
+                )
+            found_tables.append(outcome.tables(config, machine, group, found, able[group.name]))
+            records[group.name] = outcome.record(config, machine, group, found)
         tables = results.joined(found_tables)
-        results.write_all(out, tables)
         plots.all_figures(out, tables, [])
-        write_atomically(done, request)
-        return tables['results.csv']
+        outcome.write_json(out / _OF_ALL, records)
+        outcome.keep(out, _OF_REQUEST, tables, {'eval': config.eval.to_dict()})
+        return tables['results.csv'], _failed(records, say)
+
+
+def _machine(config) -> Machine:
+    try:
+        return Machine(config.mesh.devices, config.mesh.batching)
+    except ValueError as error:
+        raise ConfigError(f'config.{error}') from None
 
 
 def _able(group: Group, lengths, words, say) -> list[int]:
@@ -125,18 +156,19 @@ def _able(group: Group, lengths, words, say) -> list[int]:
     return able
 
 
-def _train_group(work, config, machine, group, progress) -> State:
-    """The state after the last step, from the newest checkpoint or from the start."""
+def _train_group(work, config, machine, group, progress, asked) -> Saved:
+    """What its last step leaves, from the newest checkpoint or from the start."""
     size, steps = config.train.chunk, group.runs[0].steps
+    now = provenance.environment(machine)
     with Checkpoints(work.group(group.name) / 'checkpoints', config.checkpoint.keep) as kept:
+        kept.discard_unfinished()
         found = kept.load(sweep.abstract(group))
-        done, state = (
-            (0, machine.init(group)) if found is None
-            else (found[0], machine.place(group, found[1]))
-        )  # fmt: skip
+        notes = {'sessions': provenance.sessions(found, now)}
+        _warn_of_change(group, notes['sessions'])
+        last = found or Saved(0, machine.fetch(group, machine.init(group)), '', notes)
+        done, state = last.step, machine.place(group, last.tree)
         work.truncate_metrics(group.name, done)
         progress(done * len(group.runs))
-        saved = done
         while done < steps:
             count = min(size, steps - done)
             state, metrics = machine.chunk(group, state, count, size)
@@ -144,10 +176,28 @@ def _train_group(work, config, machine, group, progress) -> State:
             work.append_metrics(group.name, records)
             done += count
             progress(count * len(group.runs))
-            if done == steps or done - saved >= config.checkpoint.every:
-                kept.save(done, machine.fetch(group, state))
-                saved = done
-    return state
+            if done == steps or asked() or done - last.step >= config.checkpoint.every:
+                tree = machine.fetch(group, state)
+                last = Saved(done, tree, kept.save(done, tree, notes), notes)
+            if asked():
+                break
+    _stop_if(asked, f'at step {done} of {steps} of {group.name}, which is saved')
+    return last
+
+
+def _stop_if(asked, where) -> None:
+    if asked():
+        raise Interrupted(asked(), f'{where}; the same command goes on from there')
+
+
+def _warn_of_change(group, sessions) -> None:
+    """Says how a resumed group's machine differs: equality to the bit needs an equal one."""
+    if len(sessions) > 1:
+        changed = provenance.differences(*(s['environment'] for s in sessions[-2:]))
+        logging.getLogger(__name__).warning(
+            '%s goes on in another environment, so equal within rounding only: %s',
+            group.name, '; '.join(changed),
+        )  # fmt: skip
 
 
 def _records(config, group, done: int, count: int, metrics: Metrics) -> list[dict]:
@@ -158,64 +208,36 @@ def _records(config, group, done: int, count: int, metrics: Metrics) -> list[dic
         for i, run in enumerate(group.runs):
             records.append(
                 {'task': run.task.text, 'scheme': run.scheme.text, 'seed': run.seed}
-                | _extra(config, run)
+                | outcome.varied(config, run)
                 | {'step': done + window.stop}
                 | {k: float(np.mean(v[i, window])) for k, v in metrics._asdict().items()}
             )
     return records
 
 
-def _evaluate_group(work, config, machine, group, state) -> None:
-    folder = work.group(group.name)
-    results.write_all(folder, _tables(config, machine, group, state, config.eval.lengths))
-    failed = [int(step) for step in machine.fetch(group, state.failed)]
-    write_atomically(
-        folder / 'evaluated.json',
-        json.dumps({'eval': config.eval.to_dict(), 'failed_at': failed}) + '\n',
-    )
-
-
-def _tables(config, machine, group, state, lengths) -> results.Tables:
-    """Rows of all runs of a group."""
-    words = list(config.eval.interventions)
-    changes = [interventions.parse(word) for word in words]
-    found = []
-    for length in lengths:
-        # At one length all scalings of a rotation have one structure, and so are one program.
-        schemes = [[change(run.scheme, run.length, length).at(run.model.dims, length)
-                    for change in changes] for run in group.runs]  # fmt: skip
-        counts = machine.evaluate(
-            group, state.params, schemes, length, config.eval.sequences, config.eval.batch
-        )
-        for i, run in enumerate(group.runs):
-            mine = jax.tree.map(lambda x, i=i: x[i], counts)
-            texts = [change.text for change in changes]
-            found.append(results.tables_of(run, _extra(config, run), length, texts, mine))
-    return results.joined(found)
-
-
-def _extra(config, run) -> Row:
-    """What a sweep varies beside task, scheme, length and seed, for one of its runs."""
-    values = {}
-    for name in config_lib.swept(config):
-        group, field = name.split('.')
-        values[name] = getattr(run if group == 'train' else getattr(run, group), field)
-    return values
-
-
 def _evaluated(work, config, group) -> bool:
-    """Whether a group is trained and evaluated as the config asks."""
-    path = work.group(group.name) / 'evaluated.json'
-    return path.exists() and json.loads(path.read_text())['eval'] == json.loads(
-        json.dumps(config.eval.to_dict())
-    )
+    """Whether a group is trained and evaluated as the config asks, and all of it is whole."""
+    folder = work.group(group.name)
+    if not outcome.is_whole(folder, _OF_GROUP, config.eval):
+        return False
+    with Checkpoints(folder / 'checkpoints') as kept:
+        found = kept.load(sweep.abstract(group))
+    return found is not None and found.step == group.runs[0].steps
 
 
-def _gather(work, groups) -> tuple[list[Row], int]:
+def _gather(work, groups, say) -> tuple[list[Row], int]:
     """Tables of the whole folder from those of its groups, and how many runs failed."""
-    folders = [work.group(group.name) for group in groups]
-    tables = results.joined(map(results.read_all, folders))
+    folders = {group.name: work.group(group.name) for group in groups}
+    tables = results.joined(map(results.read_all, folders.values()))
+    records = {name: json.loads((f / _OF_GROUP).read_text()) for name, f in folders.items()}
     results.write_all(work.path, tables)
-    records = [json.loads((folder / 'evaluated.json').read_text()) for folder in folders]
-    failed = sum(step >= 0 for record in records for step in record['failed_at'])
-    return tables['results.csv'], failed
+    outcome.write_json(work.path / _OF_ALL, records)
+    return tables['results.csv'], _failed(records, say)
+
+
+def _failed(records, say: Say) -> int:
+    """How many runs failed, after saying which."""
+    failed = outcome.failures(records)
+    if failed:
+        say(f'{len(failed)} runs stopped being finite and have no results: {"; ".join(failed)}')
+    return len(failed)

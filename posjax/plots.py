@@ -1,5 +1,6 @@
 """Pictures of results: drawn from tidy rows, so that they can be drawn again from the CSV files."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from posjax.results import Row, Tables, group_by, label
+from posjax.workdir import write_atomically
 
 # Okabe & Ito's colours, apart also for colour-blind eyes; schemes keep theirs across panels.
 _COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#999999')
@@ -19,7 +21,6 @@ _LINES = ('-', '--', ':', '-.')
 def all_figures(folder: Path, tables: Tables, metrics: Sequence[Row]) -> None:
     """Draws into `folder`/figures whatever there is something to draw for."""
     figures = folder / 'figures'
-    figures.mkdir(parents=True, exist_ok=True)
     for draw, rows, name in (
         (length_figure, tables['results.csv'], 'accuracy_by_length'),
         (position_figure, tables['positions.csv'], 'accuracy_by_position'),
@@ -220,5 +221,7 @@ def _legend(figure, style):
 
 
 def _save(figure: plt.Figure, path: Path) -> None:
-    figure.savefig(path, dpi=150, bbox_inches='tight')
+    image = io.BytesIO()
+    figure.savefig(image, dpi=150, bbox_inches='tight')
+    write_atomically(path, image.getvalue())
     plt.close(figure)

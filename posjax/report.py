@@ -1,5 +1,6 @@
 """What a person reads: results as aligned text, alone or beside published ones."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -107,9 +108,18 @@ def _column(row):
 
 
 def _spread(rows):
-    values = [row['value'] for row in rows]
-    half = (max(values) - min(values)) / 2
-    return f'{np.mean(values):.3f}' + (f' ±{half:.3f}' if len(values) > 1 else '')
+    """Mean and spread of the finite figures; says how many are not."""
+    rows = [row for row in rows if row.get('count') != 0]  # a region may have no scored position
+    values = [row['value'] for row in rows if math.isfinite(row['value'])]
+    if not rows:
+        return '–'
+    if not values:
+        return 'not finite'
+    shown = f'{np.mean(values):.3f}'
+    if len(values) > 1:
+        shown += f' ±{(max(values) - min(values)) / 2:.3f}'
+    lost = len(rows) - len(values)
+    return shown + (f' ({lost} not finite)' if lost else '')
 
 
 def _cell(values):

@@ -6,8 +6,9 @@ Columns of results.csv, with one more for every other field that a sweep varies:
 
 `region` is `all`, or `past`: only positions beyond the training length. (An average over all
 positions hides a failure there: a causal model computes the first part of a sequence exactly as in
-training.) `baseline` is what the best constant answer scores on the same positions, `count` how
-many answers the figure rests on.
+training.) `value` is nan for a run that stopped being finite, in training or under evaluation.
+`baseline` is what the best constant answer scores on the same positions, `count` how many answers
+the figure rests on.
 
 positions.csv has the accuracy at each position, and depths.csv, for tasks that hide their answers
 at some depth (0 is the start of what is searched, 1 its end), in each tenth of the depth, named by
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from posjax.config import ConfigError
 from posjax.evaluation import DEPTHS, Counts
 from posjax.run import Run
 from posjax.tasks.task import best_constant
@@ -85,10 +87,12 @@ def joined(several: Iterable[Tables]) -> Tables:
 
 
 def write_all(folder: Path, tables: Tables) -> None:
-    """Writes a CSV file for each table that has rows."""
+    """Writes a CSV file for each table that has rows, and leaves none for one that has not."""
     for name, columns in TABLES.items():
         if tables[name]:
             write(folder / name, tables[name], columns)
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def read_all(folder: Path) -> Tables:
@@ -114,29 +118,29 @@ def read(path: Path, needed: Iterable[str] = COLUMNS[:9]) -> list[Row]:
     """Rows of a CSV file, numbers as numbers.
 
     Raises:
-      ValueError: no such file, a missing column, or a value that is no number; one line.
+      ConfigError: no such file, a missing column, or a value that is no number; one line.
     """
     try:
         with open(path, newline='', encoding='utf-8') as file:
             reader = csv.DictReader(file)
             missing = [name for name in needed if name not in (reader.fieldnames or ())]
             if missing:
-                raise ValueError(f'{path} has no column {missing[0]!r}; it needs '
+                raise ConfigError(f'{path} has no column {missing[0]!r}; it needs '
                                  + ', '.join(needed))  # fmt: skip
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
+        raise ConfigError(
             f'cannot read {path}: {getattr(error, "strerror", None) or error}'
         ) from None
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise ValueError(f'{path}, line {number}: {len(reader.fieldnames)} fields expected')
+            raise ConfigError(f'{path}, line {number}: {len(reader.fieldnames)} fields expected')
         for name, kind in _NUMBERS.items():
             if name in row:
                 try:
                     row[name] = kind(row[name])
                 except ValueError:
-                    raise ValueError(
+                    raise ConfigError(
                         f'{path}, line {number}: {name}={row[name]!r} is not a number'
                     ) from None
     return rows

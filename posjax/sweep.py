@@ -85,11 +85,22 @@ class Machine:
         mesh = jax.make_mesh(
             (self.count,), ('runs',), (AxisType.Auto,), devices=found[: self.count]
         )
+        self.batching, self.device = batching, found[0]
         self._by_run = NamedSharding(mesh, PartitionSpec('runs'))
         self._programs = Programs(mesh, _BATCHING[batching])
 
     def __str__(self) -> str:
-        return f'{self.count} {self._by_run.mesh.devices.flat[0].platform} devices'
+        return f'{self.count} {self.device.platform} devices'
+
+    def describe(self) -> dict[str, object]:
+        """What it is, in JSON."""
+        return {'platform': self.device.platform, 'device': self.device.device_kind,
+                'devices': self.count, 'batching': self.batching}  # fmt: skip
+
+    def share(self, group: Group) -> tuple[int, int]:
+        """How many runs of a group a device has, and how many of them it works on at once."""
+        runs = -(-len(group.runs) // self.count)
+        return runs, runs if self.batching == 'vmap' else 1
 
     def place(self, group: Group, tree):
         """`tree`, of (R, ...) arrays, on the devices, filled up with copies of the last run."""

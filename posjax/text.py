@@ -6,9 +6,14 @@ import difflib
 import math
 import types
 import typing
+import warnings
 from typing import Any
 
 from posjax.spec import Spec, is_spec, is_variadic
+
+# Everything is computed in 32 bits, where larger numbers wrap around and smaller ones are 0.
+_LARGEST_INT = 2**31 - 1
+_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 
 def parse(text: str, base: type[Spec], combine=None) -> Any:
@@ -25,13 +30,28 @@ def parse(text: str, base: type[Spec], combine=None) -> Any:
     if not isinstance(text, str):
         raise ValueError(f'{base.kind} {text!r}: expected a text such as {_example(base)!r}')
     try:
-        tree = ast.parse(text.strip(), mode='eval').body
+        with warnings.catch_warnings():
+            # Of `1or 2` Python only warns, on stderr.
+            warnings.simplefilter('error', SyntaxWarning)
+            tree = ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(
             f'{base.kind} {text!r} is not of the form name(field=value, ...)'
             + (' or a|b' if combine else '')
         ) from None
     return _build(tree, text, base, combine)
+
+
+def split(words: str) -> list[str]:
+    """`none,shift(by=1),a` at commas outside all parentheses."""
+    parts, depth = [''], 0
+    for letter in words:
+        depth += {'(': 1, ')': -1}.get(letter, 0)
+        if letter == ',' and depth <= 0:
+            parts.append('')
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
 
 
 def suggest(word: str, known) -> str:
@@ -120,8 +140,10 @@ def coerce(value, annotation, where: str):
             value = math.inf
     if type(value) is not annotation:
         raise ValueError(f'{where}={value!r} should be {_kind_of(annotation)}')
-    if annotation is float and not math.isfinite(value):
-        raise ValueError(f'{where}={value!r} should be a finite number')
+    if annotation is int and abs(value) > _LARGEST_INT:
+        raise ValueError(f'{where}={value!r} should be at most {_LARGEST_INT} in size')
+    if annotation is float and not (value == 0 or _SMALLEST <= abs(value) <= _LARGEST):
+        raise ValueError(f'{where}={value!r} should be a finite number that float32 can hold')
     return value
 
 

@@ -4,6 +4,7 @@ config.json            everything an evaluation needs; data, never executed
 results.csv            accuracy by length, intervention and region (see results.py)
 positions.csv          accuracy by position
 depths.csv             accuracy by depth, of tasks that have depths
+provenance.json        what every figure rests on (see provenance.py)
 figures/*.png
 groups/<name>/         runs that were trained as one program:
     metrics.jsonl      training metrics, one line per run and `train.log_every` steps
@@ -26,20 +27,37 @@ from ml_collections import ConfigDict
 from posjax import config as config_lib
 from posjax.config import ConfigError
 
+_TEMPORARY = '.{}.tmp'
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file that is either the old one or the whole new one, whatever happens."""
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes a file that is either the old one or the whole new one, whatever happens.
+
+    Raises:
+      OSError: the disk is full, or the folder cannot be written; with the file's name.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    temporary = path.with_name(_TEMPORARY.format(path.name))
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, 'wb') as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors of writing know the file: the system's own, on a full disk, do not."""
     try:
-        with open(temporary, 'w', encoding='utf-8') as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class Workdir:
@@ -69,6 +87,8 @@ class Workdir:
             except OSError:
                 raise ConfigError(f'workdir {self.path} is in use by another process; wait for it, '
                                   'or name another --workdir') from None  # fmt: skip
+            for leftover in self.path.rglob(_TEMPORARY.format('*')):
+                leftover.unlink()
             yield
 
     def claim(self, config: ConfigDict) -> None:
@@ -97,28 +117,32 @@ class Workdir:
         Raises:
           ConfigError: there is none, or none that can be read.
         """
+        path = self.path / 'config.json'
         try:
-            return config_lib.from_json((self.path / 'config.json').read_text())
+            return config_lib.from_json(path.read_text(encoding='utf-8', errors='replace'))
         except OSError:
             raise ConfigError(
                 f'workdir {self.path} has no config.json; train first: '
                 'python train.py --config configs/quickstart.py'
             ) from None
+        except ConfigError as error:
+            raise ConfigError(f'{path}: {error}') from None
 
     def append_metrics(self, group: str, records: Sequence[dict[str, Any]]) -> None:
         """Adds lines to a group's metrics, on disk when it returns."""
         path = self.group(group) / 'metrics.jsonl'
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, 'a', encoding='utf-8') as file:
-            for record in records:
-                # JSON has no NaN: null says that a figure was not finite.
-                clean = {
-                    k: None if isinstance(v, float) and not math.isfinite(v) else v
-                    for k, v in record.items()
-                }
-                file.write(json.dumps(clean) + '\n')
-            file.flush()
-            os.fsync(file.fileno())
+        with _naming(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, 'a', encoding='utf-8') as file:
+                for record in records:
+                    # JSON has no NaN: null says that a figure was not finite.
+                    clean = {
+                        k: None if isinstance(v, float) and not math.isfinite(v) else v
+                        for k, v in record.items()
+                    }
+                    file.write(json.dumps(clean) + '\n')
+                file.flush()
+                os.fsync(file.fileno())
 
     def metrics(self, group: str) -> list[dict[str, Any]]:
         """A group's metrics; a last line torn by a crash is left out."""

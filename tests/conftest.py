@@ -9,12 +9,23 @@ import jax
 import pytest
 from hypothesis import settings
 
+from tests.forked import Forks
+
 # Machines are shared: how long an example takes says nothing.
 settings.register_profile('posjax', deadline=None)
 settings.load_profile('posjax')
 
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+
+@pytest.fixture(scope='session')
+def forks(tmp_path_factory):
+    """Starts commands in processes of their own; they share what they compile."""
+    folder = tmp_path_factory.mktemp('forks')
+    server = Forks(folder, cache=folder / 'compiled')
+    yield server
+    server.close()
 
 
 @pytest.fixture(autouse=True)

@@ -212,36 +212,3 @@ def test_a_loaded_run_refuses_what_it_cannot_take(finished):
         run_(np.arange(8)[None])
     with pytest.raises(ValueError, match='should be integers'):
         run_(np.zeros((1, 4)))
-
-
-@pytest.mark.parametrize(
-    ('script', 'args', 'message'),
-    [
-        ('train.py', ['--config.optim.lr=1', '--config', 'C'], 'before a value'),
-        ('train.py', [], '--config is missing'),
-        ('train.py', ['--config', 'absent.py'], 'cannot be loaded'),
-        ('train.py', ['--config', 'C', '--config.train.stepz=1'],
-         "no field train.stepz; did you mean 'train.steps'"),
-        ('train.py', ['--config', 'C', '--config.train.steps=1e3'], 'train.steps|1e3'),
-        ('train.py', ['--config', 'C', '--config.optim.learning_rate=nan'], 'learning_rate=nan'),
-        ('train.py', ['--config', 'C', '--config.eval.lengths=8,17'], 'none for position 16'),
-        ('train.py', ['--config', 'C', 'stray'], "unexpected argument 'stray'"),
-        ('train.py', ['--config', 'C', '--compare', 'absent.csv'], 'cannot read absent.csv'),
-        ('train.py', ['--config', 'C', '--wrkdir', 'x'], "wrkdir"),
-        ('eval.py', [], '--workdir is missing'),
-        ('eval.py', ['--workdir', 'absent'], 'absent has no config.json; train first'),
-        ('eval.py', ['--workdir', 'W', '--lengths', '8,x'], '8,x should be whole numbers'),
-        ('eval.py', ['--workdir', 'W', '--lengths', '0'], 'can be asked for lengths'),
-        ('eval.py', ['--workdir', 'W', '--interventions', 'logm'], "did you mean 'logn'"),
-        ('eval.py', ['--workdir', 'W', '--sequences', '0'], 'config.eval.sequences=0'),
-    ],
-)  # fmt: skip
-def test_mistakes_are_one_line_and_exit_code_2(finished, tmp_path, script, args, message):
-    folder, _ = finished
-    places = {'C': str(folder / 'tiny.py'), 'W': str(folder / 'w')}
-    done = run(script, *[places.get(a, a) for a in args], cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert 'Traceback' not in done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith('error: ')]
-    assert any(part in line for part in message.split('|')), line
-    assert not list(tmp_path.iterdir()), 'something was written'

@@ -175,3 +175,11 @@ def test_the_summary_shows_means_spreads_and_baselines():
     assert lines[3].split()[-1] == '0.060'
     assert lines[4].split() == ['rope', '0.550', '±0.050']
     assert lines[5].split() == ['none', '0.900', '±0.000']
+
+
+def test_what_is_not_finite_is_in_the_table_and_not_in_the_mean():
+    text = report.summary(table(0.5, math.nan, 0.7) + table(math.nan, math.nan, scheme='none'))
+    assert text.splitlines()[4].split(maxsplit=1) == ['rope', '0.600 ±0.100 (1 not finite)']
+    assert text.splitlines()[5].split(maxsplit=1) == ['none', 'not finite']
+    nothing_scored = [row | {'count': 0} for row in table(math.nan)]
+    assert report.summary(nothing_scored).splitlines()[4].split() == ['rope', '–']

@@ -9,6 +9,7 @@ from posjax.interventions import Intervention
 from posjax.scheme import Scheme, parse, scheme
 from posjax.tasks.task import Task
 from posjax.text import parse as parse_any
+from posjax.text import split
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,9 @@ def test_canonical_text(text, canonical):
         ("rope(theta='x')", "theta='x' should be a number"),
         ('rope(theta=True)', 'theta=True should be a number'),
         ('rope(theta=1e999)', 'theta=inf should be a finite number'),
+        ('rope(theta=1e39)', 'theta=1e\\+39 should be a finite number that float32 can hold'),
+        ('rope(theta=1e-39)', 'theta=1e-39 should be a finite number that float32 can hold'),
+        ('shift(by=3000000000)', 'by=3000000000 should be at most 2147483647 in size'),
         ('rope(theta=-1.0)', 'theta=-1.0 should be positive'),
         ('sinusoidal(theta=0)', 'theta=0.0 should be positive'),
         ("rope(pairing='hlf')", "pairing='hlf'; did you mean 'half'"),
@@ -52,6 +56,7 @@ def test_canonical_text(text, canonical):
         ('learned(max_length=0)', 'max_length=0 should be at least 1'),
         ('logn', 'needs train_length'),
         ('rope(', 'not of the form'),
+        ('rope(theta=1or 2)', 'not of the form'),
         ('', 'not of the form'),
         ('rope+alibi', 'expected name'),
         ('rope(theta=__import__("os"))', 'is not a literal value'),
@@ -83,7 +88,7 @@ def test_any_text_is_a_value_or_one_line(base, text):
 
 
 @given(theta=st.floats(1e-30, 1e30), pairing=st.sampled_from(['interleaved', 'half']),
-       slopes=st.lists(st.floats(0, 1e6), max_size=4))  # fmt: skip
+       slopes=st.lists(st.floats(0, 1e6, allow_subnormal=False, width=32), max_size=4))  # fmt: skip
 def test_round_trip_is_exact(theta, pairing, slopes):
     registry = Scheme.registry
     for value in (registry['rope'](theta, pairing), registry['alibi'](tuple(slopes))):
@@ -106,3 +111,8 @@ def test_floats_are_data_and_the_rest_is_structure():
     assert jax.tree.structure(parse("rope(pairing='half')")) != jax.tree.structure(parse('rope'))
     assert jax.tree.leaves(parse('alibi(slopes=(1, 2))|logn(train_length=3)')) == [1.0, 2.0, 3.0]
     assert jax.tree.leaves(parse('learned(max_length=7)')) == []
+
+
+def test_lists_are_split_outside_parentheses():
+    words = 'none, longrope((1.0, 2.0), (3.0,)) |logn,shift(by=1),'
+    assert split(words) == ['none', 'longrope((1.0, 2.0), (3.0,)) |logn', 'shift(by=1)']

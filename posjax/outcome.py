@@ -1,0 +1,104 @@
+"""What comes out of a trained group: its tables, what they rest on, and whether they are whole.
+
+A folder of outcomes holds the tables (results.py) and a record of them (see provenance.py), written
+last: a record that is there, and whose digests are right, vouches for its tables.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from posjax import config as config_lib
+from posjax import interventions, provenance, results
+from posjax.checkpoint import Saved
+from posjax.results import Row, Tables
+from posjax.run import Run
+from posjax.sweep import Group, Machine
+from posjax.workdir import write_atomically
+
+
+def tables(
+    config: ConfigDict, machine: Machine, group: Group, trained: Saved, lengths: Sequence[int],
+    pause: Callable[[], None] = lambda: None,
+) -> Tables:  # fmt: skip
+    """Rows of all runs of a group; `pause` is called before each length, and may raise."""
+    changes = [interventions.parse(word) for word in config.eval.interventions]
+    texts = [change.text for change in changes]
+    params = machine.place(group, trained.tree.params)
+    found = []
+    for length in lengths:
+        pause()
+        # At one length all scalings of a rotation have one structure, and so are one program.
+        schemes = [[change(run.scheme, run.length, length).at(run.model.dims, length)
+                    for change in changes] for run in group.runs]  # fmt: skip
+        counts = machine.evaluate(
+            group, params, schemes, length, config.eval.sequences, config.eval.batch
+        )
+        for i, run in enumerate(group.runs):
+            mine = jax.tree.map(lambda x, i=i: x[i], counts)
+            if trained.tree.failed[i] >= 0:
+                # What a run knew when it failed is no result of its training.
+                mine = mine.failed()
+            found.append(results.tables_of(run, varied(config, run), length, texts, mine))
+    return results.joined(found)
+
+
+def varied(config: ConfigDict, run: Run) -> Row:
+    """What a sweep varies beside task, scheme, length and seed, for one of its runs."""
+    values = {}
+    for name in config_lib.swept(config):
+        owner, field = name.split('.')
+        values[name] = getattr(run if owner == 'train' else getattr(run, owner), field)
+    return values
+
+
+def record(config: ConfigDict, machine: Machine, group: Group, trained: Saved) -> dict[str, Any]:
+    """What a group's tables rest on; see provenance.py."""
+    return {
+        'runs': [
+            {'task': run.task.text, 'scheme': run.scheme.text, 'seed': run.seed,
+             'train_length': run.length, **varied(config, run),
+             'dtype': run.model.dtype, 'precision': run.model.precision}
+            for run in group.runs
+        ],
+        'failed_at': [int(step) for step in trained.tree.failed],
+        'checkpoint': {'step': trained.step, 'digest': trained.digest, **trained.notes},
+        'config': provenance.of_config(config),
+        'eval': config.eval.to_dict(),
+        'environment': provenance.environment(machine),
+    }  # fmt: skip
+
+
+def keep(folder: Path, name: str, made: Tables, told: dict[str, Any]) -> None:
+    """Writes tables, and then their record as `name`."""
+    results.write_all(folder, made)
+    write_json(folder / name, told | {'files': provenance.of_files(folder, results.TABLES)})
+
+
+def is_whole(folder: Path, name: str, wanted: ConfigDict) -> bool:
+    """Whether a folder's tables are those of an evaluation `wanted`, and as they were written."""
+    try:
+        told = json.loads((folder / name).read_text())
+        same = told['eval'] == json.loads(json.dumps(wanted.to_dict()))
+        return same and told['files'] == provenance.of_files(folder, results.TABLES)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def failures(records: dict[str, Any]) -> list[str]:
+    """Which runs of some records stopped being finite, and at which step."""
+    return [
+        f'{run["task"]} {run["scheme"]} seed {run["seed"]} at step {step}'
+        for told in records.values()
+        for run, step in zip(told['runs'], told['failed_at'], strict=True)
+        if step >= 0
+    ]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A file of JSON, whole or not at all; NumPy's numbers are not JSON, and refused."""
+    write_atomically(path, json.dumps(value, indent=1) + '\n')
