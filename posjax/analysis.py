@@ -26,15 +26,17 @@ class LoadedRun:
 
     Attributes:
       run: what it is: its task, scheme, model, optimiser, seed and sizes.
-      step: how many steps it was trained for.
+      step: how many steps its parameters were trained for, wherever they started.
       params: {'net': ..., 'scheme': ...}, nested dicts of numpy arrays.
       failed: the step at which it stopped being finite, and its parameters froze; -1 if it did not.
+      checkpoint: digest of what it was read from, as in provenance.json.
     """
 
     run: Run
     step: int
     params: Params
     failed: int = -1
+    checkpoint: str = ''
 
     def __call__(self, tokens_BT, intervention: str = 'none') -> np.ndarray:
         """Logits (B, T, classes), float32. Raises ValueError for tokens it cannot take."""
@@ -148,7 +150,7 @@ def load(workdir: str | Path, task: str | None = None, scheme: str | None = None
     if loaded is None:
         raise ConfigError(f'{work.path} has no checkpoint of {group.name}; train it first')
     mine = jax.tree.map(lambda x: x[row], loaded.tree)
-    return LoadedRun(run, loaded.step, mine.params, int(mine.failed))
+    return LoadedRun(run, int(mine.step), mine.params, int(mine.failed), loaded.digest)
 
 
 def _select(found, field, wanted, parse, work):

@@ -56,10 +56,15 @@ def default() -> ConfigDict:
 
     c.train = ConfigDict()
     c.train.length = 32  # tokens
+    c.train.lengths = ()  # tokens, where they differ: equal shares of a batch, up to train.length
     c.train.batch = 64  # sequences per step
     c.train.steps = 2000
     c.train.chunk = 200  # steps between two looks at the host: progress, metrics, checkpoints
     c.train.log_every = 20  # steps averaged into one line of metrics; divides chunk
+
+    c.start = ConfigDict()  # from parameters that are trained already, with a fresh optimiser
+    c.start.workdir = ''  # that has them, for the same tasks and seeds; '' starts from none
+    c.start.scheme = ''  # that they were trained under; '' is each run's own
 
     c.optim = ConfigDict()  # AdamW
     c.optim.learning_rate = 1e-3
@@ -111,6 +116,10 @@ def runs(config: ConfigDict, fit: bool = True) -> list[Run]:
     for described, count in collections.Counter(map(str, found)).items():
         if count > 1:
             raise ConfigError(f'sweep: the same run is asked for twice: {described}')
+    for words in config.eval.interventions:
+        objections = [objection(run, words) for run in found]
+        if all(objections):
+            raise ConfigError(f'config.eval.interventions: {objections[0]}')
     return found
 
 
@@ -197,17 +206,33 @@ def _run(config, point, seed, fit) -> Run:
             for name, v in part['optim'].items()
         }  # fmt: skip
         run = Run(task_, scheme_, model, Optim(**optim), seed,
-                  *(part['train'][k] for k in ('length', 'batch', 'steps')))  # fmt: skip
+                  *(part['train'][k] for k in ('length', 'batch', 'steps')),
+                  tuple(part['train']['lengths']))  # fmt: skip
         _check_sizes(run)
-        check_length(run, run.length)
-        for length in config.eval.lengths if fit else ():
-            for words in config.eval.interventions:
-                check_length(run, length, words)
+        for length in (run.length, *run.lengths):
+            check_length(run, length)
+        for words in config.eval.interventions:
+            parse_intervention(words)
+            if fit and objection(run, words) is None:
+                for length in config.eval.lengths:
+                    check_length(run, length, words)
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return run
+
+
+def objection(run: Run, intervention: str) -> str | None:
+    """Why an intervention means nothing for a run, in one line; None if it means something.
+
+    Such a pair is left out of an evaluation, as `yarn` of a scheme without rotations.
+    """
+    try:
+        parse_intervention(intervention)(run.scheme, run.length, run.length)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def check_length(run: Run, length: int, intervention: str = 'none') -> None:
@@ -233,6 +258,11 @@ def _check_sizes(run: Run) -> None:
     for field, value in (('optim.beta1', o.beta1), ('optim.beta2', o.beta2)):
         if not 0 <= value < 1:
             raise ConfigError(f'config.{field}={value} should be in [0, 1)')
+    if run.lengths and (max(run.lengths) != run.length or run.batch % len(run.lengths)):
+        raise ConfigError(
+            f'config.train.lengths={run.lengths} should have config.train.length={run.length} as '
+            f'the longest, and share out config.train.batch={run.batch} evenly'
+        )
     if m.width % m.heads:
         raise ConfigError(f'config.model.width={m.width} should be a multiple of '
                           f'config.model.heads={m.heads}')  # fmt: skip
@@ -324,6 +354,6 @@ def _sweep_fields(config) -> ConfigDict:
 
 def _annotation(name, value):
     """The type a field must have, from its default."""
-    if name == 'eval.lengths':
+    if name in ('eval.lengths', 'train.lengths'):
         return tuple[int, ...]
     return tuple[str, ...] if isinstance(value, tuple) else type(value)

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from posjax import config as config_lib
-from posjax import interventions, memory, outcome, plots, provenance, results, sweep
+from posjax import interventions, memory, outcome, plots, provenance, results, start, sweep
 from posjax.checkpoint import Checkpoints, Saved
 from posjax.config import ConfigError
 from posjax.results import Row
@@ -51,12 +51,14 @@ def train(
     groups, work, machine = sweep.group(runs), Workdir(path), _machine(config)
     memory.check_training(groups, machine)
     memory.check_evaluation(groups, machine, config.eval)
+    starts = start.load(config, [g for g in groups if not work.group(g.name).exists()])
     with work.locked():
         work.claim(config)
         if all(_evaluated(work, config, group) for group in groups):
             say(f'{work.path} is finished: nothing to do (another --workdir starts afresh)')
             return _gather(work, groups, say)
         say(f'{len(runs)} runs as {len(groups)} programs on {machine}')
+        _say_what_is_left_out(config, groups, say)
         total = sum(run.steps for run in runs)
         # A bar for a person at a terminal; lines for a log file.
         with tqdm(total=total, unit='step', unit_scale=True, disable=None, smoothing=0.1) as bar:
@@ -66,7 +68,8 @@ def train(
                 if _evaluated(work, config, group):
                     bar.update(group.runs[0].steps * len(group.runs))
                     continue
-                trained = _train_group(work, config, machine, group, bar.update, asked)
+                begin = starts.get(group.name)
+                trained = _train_group(work, config, machine, group, begin, bar.update, asked)
                 pause = functools.partial(_stop_if, asked, f'while {group.name} was evaluated')
                 made = outcome.tables(config, machine, group, trained, config.eval.lengths, pause)
                 told = outcome.record(config, machine, group, trained)
@@ -108,7 +111,8 @@ def evaluate(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     groups = sweep.group(config_lib.runs(config, fit=False))
-    able = {group.name: _able(group, lengths, words, say) for group in groups}
+    _say_what_is_left_out(config, groups, say)
+    able = {group.name: _able(config, group, lengths, say) for group in groups}
     if not any(able.values()):
         raise ConfigError(f'no run in {work.path} can be asked for lengths {tuple(lengths)}')
     machine = _machine(config)
@@ -144,8 +148,16 @@ def _machine(config) -> Machine:
         raise ConfigError(f'config.{error}') from None
 
 
-def _able(group: Group, lengths, words, say) -> list[int]:
-    able = []
+def _say_what_is_left_out(config, groups, say) -> None:
+    """Names interventions that mean nothing for some scheme, once each."""
+    pairs = [(group.runs[0], word) for group in groups for word in config.eval.interventions]
+    for objection in dict.fromkeys(config_lib.objection(run, word) for run, word in pairs):
+        if objection:
+            say(f'left out: {objection}')
+
+
+def _able(config, group: Group, lengths, say) -> list[int]:
+    able, words = [], outcome.applicable(config, group)
     for length in lengths:
         try:
             for run, word in itertools.product(group.runs, words):
@@ -156,16 +168,21 @@ def _able(group: Group, lengths, words, say) -> list[int]:
     return able
 
 
-def _train_group(work, config, machine, group, progress, asked) -> Saved:
-    """What its last step leaves, from the newest checkpoint or from the start."""
+def _train_group(work, config, machine, group, begin, progress, asked) -> Saved:
+    """What its last step leaves, from the newest checkpoint or from where it begins."""
     size, steps = config.train.chunk, group.runs[0].steps
     now = provenance.environment(machine)
     with Checkpoints(work.group(group.name) / 'checkpoints', config.checkpoint.keep) as kept:
         kept.discard_unfinished()
         found = kept.load(sweep.abstract(group))
-        notes = {'sessions': provenance.sessions(found, now)}
+        notes = dict(found.notes) if found else {'start': begin.note} if begin else {}
+        notes['sessions'] = provenance.sessions(found, now)
         _warn_of_change(group, notes['sessions'])
-        last = found or Saved(0, machine.fetch(group, machine.init(group)), '', notes)
+        if found is None:
+            fresh = machine.fetch(group, machine.init(group))
+            last = Saved(0, begin(fresh) if begin else fresh, '', notes)
+        else:
+            last = found
         done, state = last.step, machine.place(group, last.tree)
         work.truncate_metrics(group.name, done)
         progress(done * len(group.runs))
@@ -203,8 +220,8 @@ def _warn_of_change(group, sessions) -> None:
 def _records(config, group, done: int, count: int, metrics: Metrics) -> list[dict]:
     """Lines of metrics: means over windows of `log_every` steps that end at their `step`."""
     every, records = config.train.log_every, []
-    for start in range(0, count, every):
-        window = slice(start, min(start + every, count))
+    for first in range(0, count, every):
+        window = slice(first, min(first + every, count))
         for i, run in enumerate(group.runs):
             records.append(
                 {'task': run.task.text, 'scheme': run.scheme.text, 'seed': run.seed}

@@ -5,7 +5,9 @@ last: a record that is there, and whose digests are right, vouches for its table
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +28,24 @@ def tables(
     pause: Callable[[], None] = lambda: None,
 ) -> Tables:  # fmt: skip
     """Rows of all runs of a group; `pause` is called before each length, and may raise."""
-    changes = [interventions.parse(word) for word in config.eval.interventions]
+    changes = [interventions.parse(word) for word in applicable(config, group)]
     texts = [change.text for change in changes]
     params = machine.place(group, trained.tree.params)
-    found = []
-    for length in lengths:
+
+    def ask(length):
         pause()
         # At one length all scalings of a rotation have one structure, and so are one program.
         schemes = [[change(run.scheme, run.length, length).at(run.model.dims, length)
                     for change in changes] for run in group.runs]  # fmt: skip
-        counts = machine.evaluate(
+        return machine.evaluate(
             group, params, schemes, length, config.eval.sequences, config.eval.batch
         )
+
+    # Each length is a program, and compiling it takes longer than running it: several at a time.
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        counted = list(pool.map(ask, lengths))
+    found = []
+    for length, counts in zip(lengths, counted, strict=True):
         for i, run in enumerate(group.runs):
             mine = jax.tree.map(lambda x, i=i: x[i], counts)
             if trained.tree.failed[i] >= 0:
@@ -45,6 +53,11 @@ def tables(
                 mine = mine.failed()
             found.append(results.tables_of(run, varied(config, run), length, texts, mine))
     return results.joined(found)
+
+
+def applicable(config: ConfigDict, group: Group) -> list[str]:
+    """The interventions of a config that mean something for a group's scheme."""
+    return [w for w in config.eval.interventions if config_lib.objection(group.runs[0], w) is None]
 
 
 def varied(config: ConfigDict, run: Run) -> Row:

@@ -4,9 +4,11 @@ provenance.json in a workdir (and in its `eval` folder) says, for each group:
 
     runs          the task, scheme and seed of each run, and what else a sweep varies: a row of
                   results.csv belongs to the group that lists these
-    failed_at     the step at which each run stopped being finite, -1 if it did not
-    checkpoint    step and digest of the one that was evaluated, and its sessions: the environments
-                  it was trained in, each from which step on
+    failed_at     the step at which each run stopped being finite (counted from its first
+                  parameters, wherever it started), -1 if it did not
+    checkpoint    step and digest of the one that was evaluated; its sessions: the environments it
+                  was trained in, each from which step on; and its start, if that was another
+                  workdir's checkpoint
     config        digest of the config, without the fields that change no run
     eval          lengths, interventions and sequences
     environment   that it was evaluated in

@@ -44,6 +44,8 @@ class Run:
       task, scheme, model, optim: what is learned, with which positions, by what, and how.
       seed: of initialisation and data.
       length, batch, steps: tokens per training sequence, sequences per step, steps.
+      lengths: of training sequences, when not all are of `length`: each for an equal share of a
+        batch, padded to `length`.
     """
 
     task: Task
@@ -54,3 +56,4 @@ class Run:
     length: int
     batch: int
     steps: int
+    lengths: tuple[int, ...] = ()

@@ -19,7 +19,8 @@ class State(NamedTuple):
     Attributes:
       params: {'net': ..., 'scheme': ...}.
       optimizer: the state of optax.
-      step: steps taken, int32.
+      step: steps taken since the first parameters, int32. A run that goes on from another's
+        parameters also goes on counting, so that no batch comes twice.
       failed: the step at which loss or gradient stopped being finite and the run froze; -1 if not.
     """
 
@@ -45,13 +46,13 @@ def init(run: Run) -> State:
 
 def step(run: Run, state: State) -> tuple[State, Metrics]:
     """One update. A run whose loss or gradient is not finite keeps its parameters from then on."""
-    tokens_BT, answers_BT = run.task.sample(
-        jax.random.fold_in(stream(run.seed, 'data'), state.step), run.batch, run.length
+    tokens_BT, answers_BT, valid_BT = batch(
+        run, jax.random.fold_in(stream(run.seed, 'data'), state.step)
     )
     key = jax.random.fold_in(stream(run.seed, 'positions'), state.step)
 
     def objective(params):
-        out = model_lib.apply(run.model, params, tokens_BT, run.scheme, key=key)
+        out = model_lib.apply(run.model, params, tokens_BT, run.scheme, key=key, valid_BT=valid_BT)
         return loss_and_accuracy(out.logits_BTC, answers_BT)
 
     (loss, accuracy), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
@@ -67,6 +68,27 @@ def step(run: Run, state: State) -> tuple[State, Metrics]:
     )
     failed = jnp.where((state.failed < 0) & ~healthy, state.step, state.failed)
     return State(params, optimizer, state.step + 1, failed), Metrics(loss, accuracy, norm)
+
+
+def batch(run: Run, key: jax.Array):
+    """Tokens and answers (B, T) of one step, and which tokens are no padding; None where all are.
+
+    Sequences of several lengths stand in one fixed shape, in a fixed order, shorter ones padded on
+    the right: each length has its own numbers, and none changes those of another.
+    """
+    if not run.lengths:
+        return *run.task.sample(key, run.batch, run.length), None
+    parts = []
+    for number, length in enumerate(run.lengths):
+        tokens, answers = run.task.sample(
+            jax.random.fold_in(key, number), run.batch // len(run.lengths), length
+        )
+        room = ((0, 0), (0, run.length - length))
+        valid = jnp.pad(jnp.ones(tokens.shape, bool), room)
+        parts.append(
+            (jnp.pad(tokens, room), jnp.pad(answers, room, constant_values=UNSCORED), valid)
+        )
+    return tuple(jnp.concatenate(rows) for rows in zip(*parts, strict=True))
 
 
 def chunk(run: Run, state: State, steps: jax.Array, size: int) -> tuple[State, Metrics]:

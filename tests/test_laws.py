@@ -18,7 +18,7 @@ import pytest
 import tests.schemes
 from posjax import interventions
 from posjax import model as model_lib
-from posjax.probe import is_random
+from posjax.probe import View, is_random, responses
 from posjax.scheme import Chain, Scheme, as_chain, chain, hooks, parse
 from posjax.spec import is_spec, is_variadic
 from tests.cases import LENGTH, MODEL, TRAIN_LENGTH, apply, logits, random_params, tokens
@@ -82,6 +82,27 @@ def run(scheme, toks=None, **kwargs):
     toks = tokens() if toks is None else toks
     kwargs = {'length': LENGTH} | kwargs
     return apply(model_of(scheme), parameters(scheme), toks, scheme, **kwargs)
+
+
+@functools.lru_cache
+def slopes(text):
+    """Gradients, by the scheme's parameters and its numbers, of all that it does to random content.
+
+    Without the network around it, which takes most of the time to compile.
+    """
+    scheme, model = as_chain(parse(text)), model_of(parse(text))
+
+    def weighed(params, numbers, layer):
+        view = View(LENGTH, tuple(range(LENGTH)), layer)
+        parts = responses(numbers, params, None, model.dims, view)
+        rng = np.random.default_rng(0)
+        return sum((part * rng.normal(size=part.shape).astype(np.float32)).sum() for part in parts)
+
+    def loss(params, numbers):
+        return sum(weighed(params, numbers, layer) for layer in range(model.layers))
+
+    numbers = jax.tree.map(jnp.float32, scheme)
+    return jax.jit(jax.grad(loss, (0, 1)))(parameters(parse(text))['scheme'], numbers)
 
 
 @functools.lru_cache
@@ -239,13 +260,14 @@ def test_no_dead_knobs(text):
 @every
 def test_no_dead_parameters_and_no_dead_bias(text):
     scheme = parse(text)
-    logits, grads, _ = differentiated(text)
-    for path, grad in jax.tree_util.tree_leaves_with_path(grads['scheme']):
+    by_parameters, by_numbers = slopes(text)
+    assert all(np.isfinite(g) and g != 0 for g in jax.tree.leaves(by_numbers))
+    for path, grad in jax.tree_util.tree_leaves_with_path(by_parameters):
         assert np.isfinite(grad).all() and np.abs(grad).max() > 0, jax.tree_util.keystr(path)
     if set(hooks(type(scheme))) - {'positions'}:
         bare = {'net': parameters(scheme)['net'], 'scheme': {}}
         nope = apply(model_of(scheme), bare, tokens(), parse('none'), length=LENGTH).logits_BTC
-        assert np.abs(logits - nope).max() > 1e-3, 'the scheme is NoPE'
+        assert np.abs(run(scheme).logits_BTC - nope).max() > 1e-3, 'the scheme is NoPE'
 
 
 @every
@@ -261,6 +283,7 @@ def test_decoding_equals_prefilling(text):
     close(jnp.concatenate(parts, axis=1), run(scheme).logits_BTC)
 
 
+@pytest.mark.slow
 @every
 def test_a_right_padded_prompt_decodes_as_it_would_alone(text):
     # Padding ends a number (abacus): the prompt ends on a token that is part of none.
@@ -279,6 +302,16 @@ def test_a_right_padded_prompt_decodes_as_it_would_alone(text):
 @every
 @pytest.mark.parametrize('block', slowly([4, 1, 9]))
 def test_blockwise_equals_whole(text, block):
+    scheme = parse(text)
+    model = dataclasses.replace(model_of(scheme), block=block)
+    by_blocks = apply(model, parameters(scheme), tokens(), scheme, length=LENGTH).logits_BTC
+    close(by_blocks, run(scheme).logits_BTC)
+
+
+@pytest.mark.slow
+@every
+@pytest.mark.parametrize('block', [4, 1, 9])
+def test_gradients_blockwise_equal_whole(text, block):
     whole, by_blocks = differentiated(text), differentiated(text, block)
     # Gradients are sums over queries, here in another order: one more rounding than elsewhere.
     jax.tree.map(lambda a, b: close(a, b, rounding=2e-5), by_blocks, whole)
@@ -309,7 +342,7 @@ def test_interventions_keep_the_parameter_tree(text, change):
 
     assert shapes(changed) == shapes(scheme)
     # Not only shapes: a part's initial values follow its name, not its place in the chain.
-    a, b = (model_lib.init(ONE_LAYER, s, jax.random.key(0)) for s in (changed, scheme))
+    a, b = (as_chain(s).init(jax.random.key(0), MODEL.dims) for s in (changed, scheme))
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
@@ -326,6 +359,7 @@ def test_equal_structure_compiles_once(text):
         assert np.abs(first - second).max() > 1e-5
 
 
+@pytest.mark.slow
 @every
 def test_numbers_can_be_a_vmap_axis_and_differentiated(text):
     scheme = parse(text)
@@ -340,8 +374,6 @@ def test_numbers_can_be_a_vmap_axis_and_differentiated(text):
     for i, row in enumerate(jax.jit(jax.vmap(one))(grid)):
         alone = jax.tree.map(lambda leaf, i=i: float(leaf[i]), grid)
         close(row, apply(model, params, toks, alone, length=LENGTH).logits_BTC)
-    _, _, numbers = differentiated(text)
-    assert all(np.isfinite(g) and g != 0 for g in jax.tree.leaves(numbers))
 
 
 def test_a_chain_names_its_parts_once_each():

@@ -112,9 +112,6 @@ def replaced(
 
     changed = rebuild(scheme)
     if not found:
-        raise ValueError(
-            f'intervention {intervention.text}: scheme {scheme.text} has no {what}; leave the '
-            'intervention out for it'
-        )
+        raise ValueError(f'intervention {intervention.text}: scheme {scheme.text} has no {what}')
     changed.check()
     return changed
