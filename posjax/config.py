@@ -322,11 +322,16 @@ def differences(old: ConfigDict, new: ConfigDict) -> list[str]:
 
 
 def relevant(config: ConfigDict) -> dict[str, Any]:
-    """{dotted name: value} of the fields that the runs depend on."""
+    """{dotted name: value} of the fields that the runs depend on, where they are not the default.
+
+    So fields that later versions add change nothing for the workdirs of earlier ones.
+    """
+    usual = flatten(default())
     return {
         name: _tuples(value)
         for name, value in flatten(config).items()
         if not any(_within(name, field) for field in HARMLESS)
+        and _tuples(value) != _tuples(usual[name])
     }
 
 

@@ -4,7 +4,6 @@ config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tabl
 """
 
 import functools
-import itertools
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from posjax.checkpoint import Checkpoints, Saved
 from posjax.config import ConfigError
 from posjax.results import Row
 from posjax.signals import Asked, Interrupted
-from posjax.sweep import Group, Machine
+from posjax.sweep import Machine
 from posjax.training import Metrics
 from posjax.workdir import Workdir
 
@@ -58,7 +57,7 @@ def train(
             say(f'{work.path} is finished: nothing to do (another --workdir starts afresh)')
             return _gather(work, groups, say)
         say(f'{len(runs)} runs as {len(groups)} programs on {machine}')
-        _say_what_is_left_out(config, groups, say)
+        questions = _askable(config, groups, config.eval.lengths, say)
         total = sum(run.steps for run in runs)
         # A bar for a person at a terminal; lines for a log file.
         with tqdm(total=total, unit='step', unit_scale=True, disable=None, smoothing=0.1) as bar:
@@ -71,7 +70,8 @@ def train(
                 begin = starts.get(group.name)
                 trained = _train_group(work, config, machine, group, begin, bar.update, asked)
                 pause = functools.partial(_stop_if, asked, f'while {group.name} was evaluated')
-                made = outcome.tables(config, machine, group, trained, config.eval.lengths, pause)
+                about = questions[group.name]
+                made = outcome.tables(config, machine, group, trained, about, pause)
                 told = outcome.record(config, machine, group, trained)
                 outcome.keep(work.group(group.name), _OF_GROUP, made, told)
                 if bar.disable:
@@ -111,12 +111,11 @@ def evaluate(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     groups = sweep.group(config_lib.runs(config, fit=False))
-    _say_what_is_left_out(config, groups, say)
-    able = {group.name: _able(config, group, lengths, say) for group in groups}
-    if not any(able.values()):
+    asked = _askable(config, groups, lengths, say)
+    if not any(asked.values()):
         raise ConfigError(f'no run in {work.path} can be asked for lengths {tuple(lengths)}')
     machine = _machine(config)
-    memory.check_evaluation(groups, machine, config.eval, able)
+    memory.check_evaluation(groups, machine, config.eval, asked)
     with work.locked():
         out = work.path / 'eval'
         if outcome.is_whole(out, _OF_REQUEST, config.eval):
@@ -132,7 +131,7 @@ def evaluate(
                     f'{work.group(group.name)} has no whole checkpoint of its last step; run '
                     f'train.py with --workdir {work.path} to finish it'
                 )
-            found_tables.append(outcome.tables(config, machine, group, found, able[group.name]))
+            found_tables.append(outcome.tables(config, machine, group, found, asked[group.name]))
             records[group.name] = outcome.record(config, machine, group, found)
         tables = results.joined(found_tables)
         plots.all_figures(out, tables, [])
@@ -148,24 +147,12 @@ def _machine(config) -> Machine:
         raise ConfigError(f'config.{error}') from None
 
 
-def _say_what_is_left_out(config, groups, say) -> None:
-    """Names interventions that mean nothing for some scheme, once each."""
-    pairs = [(group.runs[0], word) for group in groups for word in config.eval.interventions]
-    for objection in dict.fromkeys(config_lib.objection(run, word) for run, word in pairs):
-        if objection:
-            say(f'left out: {objection}')
-
-
-def _able(config, group: Group, lengths, say) -> list[int]:
-    able, words = [], outcome.applicable(config, group)
-    for length in lengths:
-        try:
-            for run, word in itertools.product(group.runs, words):
-                config_lib.check_length(run, length, word)
-            able.append(length)
-        except ValueError as error:
-            say(f'left out at length {length}: {error}')
-    return able
+def _askable(config, groups, lengths, say) -> dict[str, dict[int, list[str]]]:
+    """What each group can be asked, by name; names what is left out, once each."""
+    found = {group.name: outcome.askable(config, group, lengths) for group in groups}
+    for line in dict.fromkeys(line for _, lines in found.values() for line in lines):
+        say(line)
+    return {name: asked for name, (asked, _) in found.items()}
 
 
 def _train_group(work, config, machine, group, begin, progress, asked) -> Saved:

@@ -4,9 +4,10 @@ A folder of outcomes holds the tables (results.py) and a record of them (see pro
 last: a record that is there, and whose digests are right, vouches for its tables.
 """
 
+import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,20 @@ from posjax.workdir import write_atomically
 
 
 def tables(
-    config: ConfigDict, machine: Machine, group: Group, trained: Saved, lengths: Sequence[int],
-    pause: Callable[[], None] = lambda: None,
+    config: ConfigDict, machine: Machine, group: Group, trained: Saved,
+    asked: Mapping[int, Sequence[str]], pause: Callable[[], None] = lambda: None,
 ) -> Tables:  # fmt: skip
-    """Rows of all runs of a group; `pause` is called before each length, and may raise."""
-    changes = [interventions.parse(word) for word in applicable(config, group)]
-    texts = [change.text for change in changes]
+    """Rows of all runs of a group; `pause` is called before each length, and may raise.
+
+    Args:
+      asked: the interventions of each length, as `askable` has them.
+    """
     params = machine.place(group, trained.tree.params)
 
     def ask(length):
         pause()
         # At one length all scalings of a rotation have one structure, and so are one program.
+        changes = [interventions.parse(word) for word in asked[length]]
         schemes = [[change(run.scheme, run.length, length).at(run.model.dims, length)
                     for change in changes] for run in group.runs]  # fmt: skip
         return machine.evaluate(
@@ -43,9 +47,10 @@ def tables(
 
     # Each length is a program, and compiling it takes longer than running it: several at a time.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        counted = list(pool.map(ask, lengths))
+        counted = list(pool.map(ask, asked))
     found = []
-    for length, counts in zip(lengths, counted, strict=True):
+    for (length, words), counts in zip(asked.items(), counted, strict=True):
+        texts = [interventions.parse(word).text for word in words]
         for i, run in enumerate(group.runs):
             mine = jax.tree.map(lambda x, i=i: x[i], counts)
             if trained.tree.failed[i] >= 0:
@@ -55,9 +60,22 @@ def tables(
     return results.joined(found)
 
 
-def applicable(config: ConfigDict, group: Group) -> list[str]:
-    """The interventions of a config that mean something for a group's scheme."""
-    return [w for w in config.eval.interventions if config_lib.objection(group.runs[0], w) is None]
+def askable(
+    config: ConfigDict, group: Group, lengths: Sequence[int]
+) -> tuple[dict[int, list[str]], list[str]]:
+    """What a group can be asked: interventions by length, and lines on what is left out."""
+    asked: dict[int, list[str]] = {}
+    left_out = []
+    for length, word in itertools.product(lengths, config.eval.interventions):
+        objection = config_lib.objection(group.runs[0], word)
+        try:
+            for run in group.runs:
+                config_lib.check_length(run, length, word)
+            asked.setdefault(length, []).append(word)
+        except ValueError as error:
+            left_out.append(f'left out: {objection}' if objection
+                            else f'left out at length {length}: {error}')  # fmt: skip
+    return asked, left_out
 
 
 def varied(config: ConfigDict, run: Run) -> Row:

@@ -206,7 +206,7 @@ def test_a_run_that_is_not_there_is_named(finished, choice, message):
 
 def test_a_loaded_run_refuses_what_it_cannot_take(finished):
     run_ = posjax.load(finished[0] / 'w', scheme='learned', seed=0)
-    with pytest.raises(ValueError, match='16 rows, none for position 16 of 17 tokens'):
+    with pytest.raises(ValueError, match='16 rows, none for position 16 of 17;'):
         run_.accuracy(17)
     with pytest.raises(ValueError, match=r'tokens should be in 0..3, got 0..7'):
         run_(np.arange(8)[None])

@@ -17,6 +17,7 @@ from posjax.tasks.task import UNSCORED
 from tests.test_training import chunk, make
 
 OPTAX_RUNS = True
+pytestmark = pytest.mark.xdist_group('start')  # they share one finished workdir
 
 
 def tiny(**fields):
