@@ -10,6 +10,7 @@ matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 import numpy as np
 
+from posjax import heatmaps
 from posjax.results import Row, Tables, group_by, label
 from posjax.workdir import write_atomically
 
@@ -25,11 +26,22 @@ def all_figures(folder: Path, tables: Tables, metrics: Sequence[Row]) -> None:
         (length_figure, tables['results.csv'], 'accuracy_by_length'),
         (position_figure, tables['positions.csv'], 'accuracy_by_position'),
         (depth_figure, tables['depths.csv'], 'accuracy_by_depth'),
-        (depth_grid, tables['depths.csv'], 'accuracy_by_depth_and_length'),
         (training_figure, metrics, 'training'),
+    ):
+        if rows and _can_be_told_apart(rows):
+            _save(draw(rows), figures / f'{name}.png')
+    for draw, rows, name in (
+        (heatmaps.accuracy_grid, tables['results.csv'], 'accuracy'),
+        (heatmaps.depth_grid, tables['depths.csv'], 'accuracy_by_depth_and_length'),
     ):
         if rows:
             _save(draw(rows), figures / f'{name}.png')
+
+
+def _can_be_told_apart(rows) -> bool:
+    """Whether lines are: there are only so many colours. What is more is in the grids alone."""
+    lines = {_label(row) for row in rows}
+    return len(lines) <= 12 and len({row.get('intervention') for row in rows}) <= 4
 
 
 def length_figure(rows: Sequence[Row]) -> plt.Figure:
@@ -84,32 +96,6 @@ def depth_figure(rows: Sequence[Row]) -> plt.Figure:
     return _legend(figure, style)
 
 
-def depth_grid(rows: Sequence[Row]) -> plt.Figure:
-    """Accuracy (mean of seeds) by depth and length: a panel a task, scheme and intervention."""
-    panels = group_by(rows, lambda r: (r['task'], r['train_length'], r['intervention'], _label(r)))
-    figure, axes = _panels(len(panels), columns=min(6, len({key[3] for key in panels})))
-    for axis, ((task, train_length, intervention, name), of_panel) in zip(
-        axes, panels.items(), strict=True
-    ):
-        lengths = sorted({r['length'] for r in of_panel})
-        depths = sorted({r['depth'] for r in of_panel})
-        cells = group_by(of_panel, lambda r: (r['depth'], r['length']))
-        grid = np.array([[_mean(cells.get((d, n), ())) for n in lengths] for d in depths])
-        image = axis.imshow(grid, vmin=0, vmax=1, cmap='cividis', aspect='auto')
-        for (y, x), value in np.ndenumerate(grid if len(lengths) <= 8 else ()):
-            if np.isfinite(value):
-                axis.text(x, y, f'{value:.2f}', ha='center', va='center', fontsize=7,
-                          color='black' if value > 0.4 else 'white')  # fmt: skip
-        axis.set_xticks(range(len(lengths)), [str(n) for n in lengths])
-        axis.set_yticks(range(len(depths)), [f'{d:g}' for d in depths])
-        axis.set_xlabel(f'sequence length (tokens; trained at {train_length})')
-        axis.set_ylabel('depth')
-        axis.set_title(f'{name}\n{_under(task, intervention)}', fontsize=9)
-        figure.colorbar(image, ax=axis, label='accuracy')
-    figure.tight_layout()
-    return figure
-
-
 def training_figure(records: Sequence[Row]) -> plt.Figure:
     """Training loss against step, a panel a task."""
     records = [r for r in records if r['loss'] is not None]
@@ -158,10 +144,6 @@ def _baseline(axis, rows, x):
     axis.plot(
         list(base), list(base.values()), color='#666666', linewidth=1.2, linestyle=(0, (1, 1))
     )
-
-
-def _mean(rows):
-    return np.mean([r['accuracy'] for r in rows]) if rows else np.nan
 
 
 def _longest(rows):

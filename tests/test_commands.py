@@ -72,7 +72,7 @@ def test_what_a_workdir_holds(finished):
     assert past['value'] == pytest.approx(np.mean([r['accuracy'] for r in by_hand]), abs=1e-4)
     assert past['count'] == 8 * 16
     drawn = {path.stem for path in (work / 'figures').iterdir()}
-    assert drawn == {'accuracy_by_length', 'accuracy_by_position', 'training'}
+    assert drawn == {'accuracy', 'accuracy_by_length', 'accuracy_by_position', 'training'}
     for name in drawn:
         assert (work / 'figures' / f'{name}.png').read_bytes().startswith(b'\x89PNG')
     assert not list(work.rglob('depths.csv')), 'lag has no depths'

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from posjax import plots, report, results
+from posjax import heatmaps, plots, report, results
 from posjax.evaluation import Counts
 from tests.test_training import make
 
@@ -69,12 +69,19 @@ def test_figures_are_drawn_of_what_there_is(tmp_path):
     plots.all_figures(tmp_path, tables, [])
     names = {p.stem for p in (tmp_path / 'figures').iterdir()}
     assert names == {'accuracy_by_length', 'accuracy_by_position', 'accuracy_by_depth',
-                     'accuracy_by_depth_and_length'}  # fmt: skip
-    grid = plots.depth_grid(tables['depths.csv'])
+                     'accuracy_by_depth_and_length', 'accuracy'}  # fmt: skip
+    grid = heatmaps.depth_grid(tables['depths.csv'])
     rope, none = (axis for axis in grid.axes if axis.images)
     np.testing.assert_allclose(rope.images[0].get_array(), [[0.9, 0.9], [0.8, 0.8], [0.35, 0.35]])
     assert none.images[0].get_array().shape == (3, 1)
     assert [t.get_text() for t in rope.texts] == ['0.90', '0.90', '0.80', '0.80', '0.35', '0.35']
+    grid = heatmaps.accuracy_grid(tables['results.csv']).axes[0]
+    schemes = [t.get_text() for t in grid.get_yticklabels()]
+    assert schemes[-1] == 'best constant answer' and set(schemes[:-1]) == {'rope', 'none'}
+    past = {r['length']: r['value'] for r in tables['results.csv']
+            if r['scheme'] == 'rope' and r['region'] == 'past'}  # fmt: skip
+    row = grid.images[0].get_array()[schemes.index('rope')]
+    np.testing.assert_allclose(row[-1], past[24])
     curve = plots.depth_figure(tables['depths.csv']).axes[0]
     np.testing.assert_allclose(curve.lines[0].get_ydata(), [0.9, 0.8, 0.35])
 
