@@ -1,4 +1,4 @@
-"""Sides against each other in one run, in turns, so that what else a machine does hits them alike."""
+"""Sides against each other in one run, in turns, so that a busy machine hits them alike."""
 
 import platform
 import statistics

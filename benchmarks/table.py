@@ -1,0 +1,80 @@
+"""The founding table, all 28 runs, against the same runs in PyTorch at its best on this machine.
+
+    python benchmarks/table.py --torch PYTHON                   steps as in configs/blog.py
+    python benchmarks/table.py --torch PYTHON --steps 200       a tenth of them
+
+PYTHON is an interpreter that has torch. Wall times of everything: imports, compilation, training,
+evaluation, and with posjax checkpoints and figures. The sides run one after the other; PyTorch with
+all threads in turn, and with one thread each as many side by side as there are cores, each eager
+and compiled.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RUNS = [
+    (task, scheme, argument, seed)
+    for task in ('lag', 'seen')
+    for scheme, argument in (('none', 0), ('sinusoidal', 0), ('learned', 0), ('rope', 1e4),
+                             ('rope', 1e6), ('alibi', 0.5), ('alibi', 0.0625))
+    for seed in range(2)
+]  # fmt: skip
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument('--torch', required=True, help='a Python that has torch')
+    options.add_argument('--steps', type=int, default=2000)
+    options.add_argument('--dtype', default='float32', help='of posjax: float32 or bfloat16')
+    asked = options.parse_args()
+    best = min(
+        _torch(asked, side_by_side, compiled)
+        for side_by_side in (False, True)
+        for compiled in (False, True)
+    )
+    ours = _posjax(asked)
+    print(f'posjax / best of PyTorch: {ours / best:.2f}')
+
+
+def _torch(asked, side_by_side, compiled) -> float:
+    cores = os.cpu_count() or 1
+    environment = os.environ | ({'OMP_NUM_THREADS': '1'} if side_by_side else {})
+
+    def call(run):
+        words = [*map(str, run), str(asked.steps), *(['--compile'] if compiled else [])]
+        subprocess.run([asked.torch, HERE / 'torch_blog.py', *words], env=environment, check=True,
+                       capture_output=True)  # fmt: skip
+
+    with ThreadPoolExecutor(cores if side_by_side else 1) as pool:
+        name = f'PyTorch, {"side by side" if side_by_side else "all threads"}'
+        name += ', compiled' if compiled else ', eager'
+        return _timed(name, asked.steps, lambda: list(pool.map(call, RUNS)))
+
+
+def _posjax(asked) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, 'train.py', '--config', 'configs/blog.py',
+                   f'--config.train.steps={asked.steps}', f'--config.model.dtype={asked.dtype}',
+                   '--workdir', folder]  # fmt: skip
+        return _timed(f'posjax, {asked.dtype}', asked.steps, lambda: subprocess.run(
+            command, cwd=HERE.parent, check=True, capture_output=True))  # fmt: skip
+
+
+def _timed(name, steps, call) -> float:
+    start = time.perf_counter()
+    call()
+    seconds = time.perf_counter() - start
+    per_step = 1e3 * seconds / (steps * len(RUNS))
+    print(f'{name}: {seconds:.0f} s, {per_step:.1f} ms a run-step, all included', flush=True)
+    return seconds
+
+
+if __name__ == '__main__':
+    main()
