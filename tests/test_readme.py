@@ -7,12 +7,15 @@ import pkgutil
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import configs
 from posjax import config as config_lib
+from posjax.interventions import Intervention
 from posjax.scheme import Scheme
 from posjax.spec import is_data
 from posjax.taxonomy import explained, markdown
@@ -66,6 +69,31 @@ def test_every_config_describes_runs_and_tells_its_command(name):
 def test_files_named_in_the_readme_exist():
     for path in re.findall(r'\]\(([^)]+)\)', README):
         assert (ROOT / path).exists(), path
+
+
+def test_the_coverage_shown_is_what_the_example_prints(tmp_path, monkeypatch, capsys):
+    (example,) = [block for block in PYTHON if 'posjax.coverage' in block]
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    printed = capsys.readouterr().out.strip()
+    assert textwrap.indent(printed, '    ', str.strip) in README
+    assert {p.name for p in tmp_path.iterdir()} == {'coverage.png', 'kernel.png'}
+
+
+def test_the_config_of_transformers_is_read_as_shown():
+    (example,) = [block for block in PYTHON if 'from_hf' in block]
+    names = {}
+    exec(example, names)
+    freq = np.asarray(names['inv_freq'])
+    assert freq.shape == (32,) and freq[0] == 1
+    np.testing.assert_allclose(freq[-1], 150000 ** (-62 / 64) / 32, rtol=1e-5)
+    np.testing.assert_allclose(names['attention_factor'], 0.1 * np.log(32) + 1, rtol=1e-6)
+
+
+def test_every_intervention_is_named():
+    shown = README[README.index('## Past the window') : README.index('## Tasks')]
+    for name in Intervention.registry.keys() - {'none'}:
+        assert f'`{name}`' in shown, name
 
 
 @pytest.mark.parametrize('name', sorted(Scheme.registry))
