@@ -364,4 +364,5 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def _label(part: Part) -> str:
-    return part.what + (f' · head {_span(part.heads)}' if part.heads else '')
+    heads = f' · head{"s" if len(part.heads) > 1 else ""} {_span(part.heads)}'
+    return part.what + (heads if part.heads else '')

@@ -75,15 +75,21 @@ class Output(NamedTuple):
 
 def init(model: Model, scheme: Scheme, key: jax.Array) -> Params:
     """Fresh parameters: linear layers U(+-1/sqrt(fan_in)), embeddings N(0, 1), as in PyTorch."""
-    net_key, scheme_key = jax.random.split(key)
+    return with_scheme(model, init_net(model, key), scheme, key)
+
+
+def init_net(model: Model, key: jax.Array) -> Params:
+    """The network's part of `init`, which knows no scheme."""
+    net_key, _ = jax.random.split(key)
     # Only shapes matter here, and NoPE's hooks ask for no parameters.
-    variables = _Net(model).init(
-        net_key, *_inputs(model, jnp.zeros((1, 2), jnp.int32)), Chain(), {}
-    )
-    return {
-        'net': variables['params'],
-        'scheme': as_chain(scheme).init(scheme_key, model.dims),
-    }
+    inputs = _inputs(model, jnp.zeros((1, 2), jnp.int32))
+    return _Net(model).init(net_key, *inputs, Chain(), {})['params']
+
+
+def with_scheme(model: Model, net: Params, scheme: Scheme, key: jax.Array) -> Params:
+    """What `init` gives, from its network's part."""
+    _, scheme_key = jax.random.split(key)
+    return {'net': net, 'scheme': as_chain(scheme).init(scheme_key, model.dims)}
 
 
 def apply(

@@ -118,7 +118,9 @@ class Machine:
 
     def init(self, group: Group) -> training.State:
         """States before the first step, on the devices."""
-        return self._programs.init(self._stacked(group))
+        seeds = self.place(group, np.asarray([run.seed for run in group.runs], np.int32))
+        net = self._programs.net(seeds, group.runs[0].model)
+        return self._programs.init(self._stacked(group), net)
 
     def chunk(self, group: Group, state: training.State, steps: int, size: int):
         """`steps` <= `size` steps of all runs; `state` is used up. Metrics come as (R, size)."""
@@ -158,8 +160,14 @@ class Programs:
             # Loops start from constants, which are not yet "varying over runs": no check for that.
             return jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
 
-        def init(stacked):
-            return over_devices(lambda r: each(training.init, r), runs)(stacked)
+        def net(seeds, model):
+            def one(seed):
+                return training.net(model, seed)
+
+            return over_devices(lambda s: each(one, s), runs)(seeds)
+
+        def init(stacked, net):
+            return over_devices(lambda r, n: each(training.begin, r, n), runs, runs)(stacked, net)
 
         def chunk(stacked, state, steps, size):
             def local(r, s, n):
@@ -174,6 +182,8 @@ class Programs:
             local = functools.partial(each, one)
             return over_devices(local, runs, runs, runs)(stacked, params, schemes)
 
+        # The network's numbers take the longest to compile, and are those of every scheme.
+        self.net = jax.jit(net, static_argnames='model')
         self.init = jax.jit(init)
         self.chunk = jax.jit(chunk, static_argnames='size', donate_argnames='state')
         self.evaluate = jax.jit(evaluate, static_argnames=('length', 'sequences', 'batch'))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from posjax import model as model_lib
+from posjax.model import Model
 from posjax.run import Optim, Run
 from posjax.scheme import Params
 from posjax.streams import stream
@@ -40,7 +41,17 @@ class Metrics(NamedTuple):
 
 def init(run: Run) -> State:
     """The state before the first step."""
-    params = model_lib.init(run.model, run.scheme, stream(run.seed, 'init'))
+    return begin(run, net(run.model, run.seed))
+
+
+def net(model: Model, seed) -> Params:
+    """The network's fresh parameters, which runs of one model and seed share."""
+    return model_lib.init_net(model, stream(seed, 'init'))
+
+
+def begin(run: Run, net: Params) -> State:
+    """The state before the first step, around the network's fresh parameters."""
+    params = model_lib.with_scheme(run.model, net, run.scheme, stream(run.seed, 'init'))
     return State(params, _optimizer(run).init(params), jnp.int32(0), jnp.int32(-1))
 
 

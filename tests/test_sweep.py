@@ -90,23 +90,28 @@ def test_exact_compile_counts():
     group, machine = grid(), Machine()
     with compiled() as count:
         state = machine.init(group)
-        assert len(count) == 1
+        assert len(count) == 2, 'the network, and the state around it'
         for steps in (20, 20, 3):
             state, _ = machine.chunk(group, state, steps, 20)
-        assert len(count) == 2
+        assert len(count) == 3
         state = machine.place(group, machine.fetch(group, state))
         state, _ = machine.chunk(group, state, 5, 20)
-        assert len(count) == 2, 'a restored state compiles again'
+        assert len(count) == 3, 'a restored state compiles again'
         schemes = [[run.scheme] for run in group.runs]
         for length in (6, 12, 6):
             machine.evaluate(group, state.params, schemes, length, 8, 4)
-        assert len(count) == 4
+        assert len(count) == 5
         # Other numbers, other seeds: the same programs.
         (other,) = sweep.group(
             [make(f'rope(theta=2.0)|alibi(slopes=({s}.5, 1))', s) for s in range(5)]
         )
         state, _ = machine.chunk(other, machine.init(other), 20, 20)
-        assert len(count) == 4
+        assert len(count) == 5
+        # Another scheme takes the network's numbers as they are.
+        before = len(count)
+        (other,) = sweep.group([make('sinusoidal', seed) for seed in range(5)])
+        machine.init(other)
+        assert len(count) == before + 1
 
 
 def test_devices_do_not_talk():
