@@ -57,7 +57,9 @@ def train(
             say(f'{work.path} is finished: nothing to do (another --workdir starts afresh)')
             return _gather(work, groups, say)
         say(f'{len(runs)} runs as {len(groups)} programs on {machine}')
-        questions = _askable(config, groups, config.eval.lengths, say)
+        questions, left_out = outcome.askable(config, groups, config.eval.lengths)
+        for line in left_out:
+            say(line)
         total = sum(run.steps for run in runs)
         # A bar for a person at a terminal; lines for a log file.
         with tqdm(total=total, unit='step', unit_scale=True, disable=None, smoothing=0.1) as bar:
@@ -111,7 +113,9 @@ def evaluate(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     groups = sweep.group(config_lib.runs(config, fit=False))
-    asked = _askable(config, groups, lengths, say)
+    asked, left_out = outcome.askable(config, groups, lengths)
+    for line in left_out:
+        say(line)
     if not any(asked.values()):
         raise ConfigError(f'no run in {work.path} can be asked for lengths {tuple(lengths)}')
     machine = _machine(config)
@@ -145,14 +149,6 @@ def _machine(config) -> Machine:
         return Machine(config.mesh.devices, config.mesh.batching)
     except ValueError as error:
         raise ConfigError(f'config.{error}') from None
-
-
-def _askable(config, groups, lengths, say) -> dict[str, dict[int, list[str]]]:
-    """What each group can be asked, by name; names what is left out, once each."""
-    found = {group.name: outcome.askable(config, group, lengths) for group in groups}
-    for line in dict.fromkeys(line for _, lines in found.values() for line in lines):
-        say(line)
-    return {name: asked for name, (asked, _) in found.items()}
 
 
 def _train_group(work, config, machine, group, begin, progress, asked) -> Saved:

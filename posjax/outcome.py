@@ -61,21 +61,31 @@ def tables(
 
 
 def askable(
-    config: ConfigDict, group: Group, lengths: Sequence[int]
-) -> tuple[dict[int, list[str]], list[str]]:
-    """What a group can be asked: interventions by length, and lines on what is left out."""
-    asked: dict[int, list[str]] = {}
+    config: ConfigDict, groups: Sequence[Group], lengths: Sequence[int]
+) -> tuple[dict[str, dict[int, list[str]]], list[str]]:
+    """What each group can be asked: by its name, the interventions of each length; and lines on
+    what is left out."""
+    found: dict[str, dict[int, list[str]]] = {}
+    meaningless: dict[tuple[str, ...], list[str]] = {}
     left_out = []
-    for length, word in itertools.product(lengths, config.eval.interventions):
-        objection = config_lib.objection(group.runs[0], word)
-        try:
-            for run in group.runs:
-                config_lib.check_length(run, length, word)
-            asked.setdefault(length, []).append(word)
-        except ValueError as error:
-            left_out.append(f'left out: {objection}' if objection
-                            else f'left out at length {length}: {error}')  # fmt: skip
-    return asked, left_out
+    for group in groups:
+        run, asked = group.runs[0], {}
+        words = [w for w in config.eval.interventions if config_lib.objection(run, w) is None]
+        others = tuple(word for word in config.eval.interventions if word not in words)
+        meaningless.setdefault(others, []).append(run.scheme.text)
+        for length, word in itertools.product(lengths, words):
+            try:
+                for run in group.runs:
+                    config_lib.check_length(run, length, word)
+                asked.setdefault(length, []).append(word)
+            except ValueError as error:
+                left_out.append(f'left out at length {length}: {error}')
+        found[group.name] = asked
+    for words, schemes in meaningless.items():
+        if words:
+            names = ', '.join(dict.fromkeys(schemes))
+            left_out.append(f'left out for {names}, where they mean nothing: {", ".join(words)}')
+    return found, list(dict.fromkeys(left_out))
 
 
 def varied(config: ConfigDict, run: Run) -> Row:

@@ -116,3 +116,18 @@ def test_sequences_of_several_lengths_share_a_batch_and_not_their_numbers():
 def test_lengths_that_do_not_share_out_are_refused(lengths):
     with pytest.raises(ConfigError, match='train.lengths=.*as the longest, and share out'):
         config_lib.runs(tiny(train__lengths=lengths))
+
+
+def test_interventions_that_mean_nothing_for_a_scheme_are_left_out_and_named(tmp_path):
+    c = tiny(eval__interventions=('none', 'linear', 'yarn|logn', 'logn'), eval__lengths=(6, 12),
+             train__steps=2)  # fmt: skip
+    c.sweep.scheme = ('rope', 'none', 'alibi')
+    said = []
+    rows, _ = experiment.train(c, tmp_path / 'w', say=said.append)
+    left_out = [line for line in said if 'left out' in line]
+    assert left_out == ['left out for none, alibi, where they mean nothing: linear, yarn|logn']
+    asked = {(r['scheme'], r['intervention']) for r in rows}
+    assert ('rope', 'yarn|logn') in asked and ('rope', 'linear') in asked
+    assert {word for scheme, word in asked if scheme == 'none'} == {'none', 'logn'}
+    with pytest.raises(ConfigError, match='scheme none has no rotary part'):
+        config_lib.runs(tiny(scheme='none', eval__interventions=('yarn',)))
