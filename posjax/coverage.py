@@ -8,7 +8,6 @@ Shape suffixes: H heads, Q queries, S keys, N numbers met, F features of one num
 """
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -17,43 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from posjax import probe
+from posjax.hull import outside
+from posjax.parts import Part, merged, span
 from posjax.probe import View
 from posjax.report import aligned
 from posjax.scheme import Dims, Params, Scheme, as_chain, parse
 
-# A number counts as met within this share of the trained spread: between two neighbours of a
-# finely stepped angle, say.
-TOLERANCE = 0.1
 _QUERIES, _DRAWS, _ROWS = 64, 8, 64
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """One number of a scheme, in the view of the last token.
-
-    Attributes:
-      what: 'bias', 'pair 3', 'embedding column 3', 'learned/table rows 32–127', ...
-      heads, layers: where it is so; () for what does not differ there.
-      unit: of `trained` and `asked`, which are (lowest, highest): 'score', 'turns' of a rotation,
-        'size' of a vector, 'entries' of parameters that the token reads.
-      over: what `met` runs over: 'distance' back from the token to a key, or 'position'.
-      met: for each of these, from 0: 1 met in training, 0 not, NaN out of sight.
-    """
-
-    what: str
-    heads: tuple[int, ...]
-    layers: tuple[int, ...]
-    unit: str
-    trained: tuple[float, float]
-    asked: tuple[float, float]
-    over: str
-    met: tuple[float, ...]
-
-    @property
-    def unmet(self) -> float:
-        """The share of visible keys, or of positions, at which training never met the like."""
-        met = np.asarray(self.met)
-        return float((met == 0).sum() / max((~np.isnan(met)).sum(), 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +41,7 @@ class Coverage:
         )
         rows = [['what', 'heads', 'layers', 'unit', 'trained', 'asked', 'never met']]
         for part in self.parts:
-            rows.append([part.what, _span(part.heads), _span(part.layers), part.unit,
+            rows.append([part.what, span(part.heads), span(part.layers), part.unit,
                          _range(part.trained), _range(part.asked),
                          f'{100 * part.unmet:.0f} %'])  # fmt: skip
         return f'{head}\n\n{aligned(rows)}'
@@ -106,8 +75,9 @@ def coverage(
 ) -> Coverage:
     """What training at one length covers of what the last token meets at another.
 
-    A number is met when it lies in the convex hull of those of training, give or take `TOLERANCE`
-    of their spread: for a bias or a scale an interval, for a rotation the arc its angles filled.
+    A number is met when it lies in the convex hull of those of training, give or take a tenth of
+    their spread (hull.py): for a bias or a scale an interval, for a rotation the arc its angles
+    filled.
     What reads an entry of a table that no training sequence reads is never met.
 
     Args:
@@ -141,7 +111,7 @@ def coverage(
         scored = _scores(before, now, groups, unread, layers)
         embedded = _embedding(before, now, unread) if layers[0] == 0 else ()
         parts += [*_in_view(before, now, layers), *unread.parts(layers), *scored, *embedded]
-    return Coverage(scheme, train_length, length, tuple(_merged(parts)))
+    return Coverage(scheme, train_length, length, tuple(merged(parts)))
 
 
 def _in_view(before, now, layers):
@@ -195,7 +165,7 @@ def _rows(entries: np.ndarray) -> str:
     for axis in range(entries.ndim):
         others = tuple(i for i in range(entries.ndim) if i != axis)
         if (entries.all(axis=others) == entries.any(axis=others)).all():
-            return f'rows {_span(np.flatnonzero(entries.any(axis=others)))}'
+            return f'rows {span(np.flatnonzero(entries.any(axis=others)))}'
     return f'{entries.sum()} of {entries.size} entries'
 
 
@@ -252,30 +222,6 @@ def _part(what, trained_NF, asked_NF, unread_M, nearest) -> Part | None:
     return Part(what, (), (), unit, trained, asked, 'position', tuple(met_M))
 
 
-def outside(trained_NF: np.ndarray, asked_MF: np.ndarray) -> np.ndarray:
-    """Which asked points lie outside the convex hull of the trained ones, (M,).
-
-    The hull is felt from 256 directions within the space the points span; exact for numbers, and
-    for angles on a circle. Outside means by more than `TOLERANCE` of the trained spread.
-    """
-    center_F = trained_NF.mean(axis=0)
-    trained_NF, asked_MF = trained_NF - center_F, asked_MF - center_F
-    spread = max(np.linalg.norm(trained_NF, axis=1).max(), 1e-6 * (1 + np.abs(center_F).max()))
-    _, sizes, axes_FF = np.linalg.svd(np.concatenate([trained_NF, asked_MF]), full_matrices=False)
-    axes_FF = axes_FF[sizes > 1e-4 * max(sizes[0], 1e-30)]
-    if len(axes_FF) == 2:
-        turn = np.linspace(0, 2 * np.pi, 256, endpoint=False)
-        directions = np.stack([np.cos(turn), np.sin(turn)], axis=1)
-    else:
-        some = np.random.default_rng(0).normal(size=(256, len(axes_FF)))
-        directions = np.concatenate([np.eye(len(axes_FF)), -np.eye(len(axes_FF)), some])
-        directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-30)
-    if not len(directions) or not len(axes_FF):
-        return np.zeros(len(asked_MF), bool)
-    reach = (trained_NF @ axes_FF.T @ directions.T).max(axis=0)
-    return (asked_MF @ axes_FF.T @ directions.T > reach + TOLERANCE * spread).any(axis=1)
-
-
 def _described(trained_NF, asked_NF, nearest):
     """A unit, and the range of trained and asked numbers in it."""
     if trained_NF.shape[1] == 4:
@@ -304,65 +250,11 @@ def _turns(x_N4):
     return np.abs(turns_N - round(turns_N[0]))
 
 
-def _merged(parts: Sequence[Part]) -> list[Part]:
-    """Parts that say the same of several heads, layers or coordinates, as one.
-
-    Numbers that were met throughout say the same however far they reach.
-    """
-
-    def together(parts, key, field, join):
-        groups: dict = {}
-        for part in parts:
-            said = (part.trained, part.asked) if part.unmet else ()
-            said = tuple(f'{x:.3g}' for ends in said for x in ends)
-            same = key(part), part.unit, part.over, said, np.asarray(part.met).tobytes()
-            groups.setdefault(same, []).append(part)
-        return [
-            dataclasses.replace(group[0], trained=_hull(p.trained for p in group),
-                                asked=_hull(p.asked for p in group), **{field: join(group)})
-            for group in groups.values()
-        ]  # fmt: skip
-
-    def union(field):
-        return lambda group: tuple(sorted({n for part in group for n in getattr(part, field)}))
-
-    def names(group):
-        kind, numbers = _kind(group[0]), [int(part.what.rpartition(' ')[2]) for part in group[1:]]
-        first = group[0].what.rpartition(' ')[2]
-        return f'{kind}s {_span([int(first), *numbers])}' if numbers else group[0].what
-
-    parts = together(parts, lambda p: (p.what, p.heads), 'layers', union('layers'))
-    parts = together(parts, lambda p: (p.what, p.layers), 'heads', union('heads'))
-    return together(parts, lambda p: (_kind(p), p.heads, p.layers), 'what', names)
-
-
-def _kind(part: Part) -> str:
-    """`pair` of `pair 3`; names that do not end in a number of their own stay whole."""
-    kind, _, number = part.what.rpartition(' ')
-    return kind if number.isdigit() and part.unit != 'entries' else part.what
-
-
-def _hull(ranges):
-    lows, highs = zip(*ranges, strict=True)
-    return min(lows), max(highs)
-
-
 def _range(ends: tuple[float, float]) -> str:
     low, high = (f'{x:.4g}' for x in ends)
     return low if low == high else f'{low} to {high}'
 
 
-def _span(numbers: Sequence[int]) -> str:
-    """1, 2, 3, 7 as `1–3, 7`."""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and n == runs[-1][-1] + 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return ', '.join(str(r[0]) if len(r) == 1 else f'{r[0]}–{r[-1]}' for r in runs) or '–'
-
-
 def _label(part: Part) -> str:
-    heads = f' · head{"s" if len(part.heads) > 1 else ""} {_span(part.heads)}'
+    heads = f' · head{"s" if len(part.heads) > 1 else ""} {span(part.heads)}'
     return part.what + (heads if part.heads else '')

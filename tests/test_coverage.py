@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from posjax.coverage import TOLERANCE, coverage, outside
+from posjax.coverage import coverage
+from posjax.hull import TOLERANCE, outside
 from posjax.kernel import kernel
 from posjax.scheme import Dims
 from tests.test_laws import TEXTS
@@ -59,7 +60,8 @@ def test_biases_beyond_their_trained_range_in_each_head():
     assert [part.heads for part in biases] == [(0,), (1,)]
     for part, slope in zip(biases, (0.5, 0.25), strict=True):
         assert part.trained == (-slope * 15, 0) and part.asked == (-slope * 63, 0)
-        np.testing.assert_array_equal(part.met, np.arange(ASKED) < TRAINED)
+        # The mean distance is 5, and the farthest 10 from it: a tenth of that is one step more.
+        np.testing.assert_array_equal(part.met, np.arange(ASKED) < TRAINED + 1)
 
 
 def test_a_window_keeps_everything_within_what_was_met():
