@@ -100,6 +100,7 @@ def test_another_experiment_in_the_same_folder_is_refused_by_field(finished):
     assert other.stderr.count('\n') == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_if_it_had_not_been(finished, tmp_path, monkeypatch):
     folder, _ = finished
     config = Workdir(folder / 'w').config()
@@ -166,6 +167,7 @@ def test_a_loaded_run_is_the_trained_one(finished):
     ].shape == (16, 16)
 
 
+@pytest.mark.slow
 def test_needles_are_counted_by_depth_from_training_to_the_notebook(finished, tmp_path):
     config = Workdir(finished[0] / 'w').config()
     config.task, config.seeds = 'needle(keys=2, queries=2)', 1

@@ -60,6 +60,7 @@ def test_a_run_starts_where_another_ended(source, tmp_path):
     assert began['checkpoint'] == theirs['checkpoint']['digest']
 
 
+@pytest.mark.slow
 def test_the_optimiser_is_fresh_and_warms_up(source, tmp_path):
     c = tiny(train__steps=2, optim__warmup=2, optim__learning_rate=1e-3)
     c.start.workdir = str(source)
