@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posjax.scheme import Scheme, scheme
-from posjax.schemes.rope import angles, inv_freq
+from posjax.schemes.rope import angles, check_pairs, inv_freq
 
 
 def waves(pos_BT, freq_F, floor, mixture_2HFF):
@@ -83,11 +83,7 @@ class fope(Scheme):
         self.require('seed', self.seed >= 0, 'at least 0')
 
     def check_fit(self, dims, length):
-        if dims.head_dim % 2:
-            raise ValueError(
-                f'scheme fope turns pairs: head_dim={dims.head_dim} (width {dims.width} / heads '
-                f'{dims.heads}) should be even'
-            )
+        check_pairs(self, dims)
 
     def init(self, key, dims):
         if not self.learned:

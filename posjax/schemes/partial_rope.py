@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from posjax.scaling import Scaling, unscaled
 from posjax.scheme import Scheme, scheme
-from posjax.schemes.rope import rotate
+from posjax.schemes.rope import check_pairs, rotate
 
 
 def proportional(inv_freq, rotary_dim: int):
@@ -16,13 +16,10 @@ def proportional(inv_freq, rotary_dim: int):
 
 
 def _check(scheme):
-    if scheme.rotary_dim < 2 or scheme.rotary_dim % 2:
-        raise ValueError(
-            f'scheme {scheme.name()}: rotary_dim={scheme.rotary_dim} should be even and at least 2 '
-            '(pairs turn; for none use the scheme none)'
-        )
-    if not scheme.theta > 0:
-        raise ValueError(f'scheme {scheme.name()}: theta={scheme.theta!r} should be positive')
+    even = scheme.rotary_dim >= 2 and scheme.rotary_dim % 2 == 0
+    what = 'even and at least 2 (pairs turn; for none use the scheme none)'
+    scheme.require('rotary_dim', even, what)
+    scheme.require('theta', scheme.theta > 0, 'positive')
     scheme.scaling.check()
 
 
@@ -130,11 +127,7 @@ class p_rope(Scheme):
 
     def check_fit(self, dims, length):
         _check_fit(self, dims)
-        if dims.head_dim % 2:
-            raise ValueError(
-                f'scheme {self.text} takes frequencies over pairs of the whole head: '
-                f'head_dim={dims.head_dim} (width {dims.width} / heads {dims.heads}) should be even'
-            )
+        check_pairs(self, dims)  # whose frequencies are those of the whole head
         self.scaling.check_fit(dims.head_dim)
 
     def at(self, dims, length):

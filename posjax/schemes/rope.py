@@ -8,7 +8,7 @@ import numpy as np
 
 from posjax.scaling import Scaling, unscaled
 from posjax.scaling.scaling import inv_freq as inv_freq
-from posjax.scheme import Scheme, scheme
+from posjax.scheme import Dims, Scheme, scheme
 
 
 def angles(pos, inv_freq):
@@ -69,6 +69,15 @@ def wavelengths(head_dim: int, theta: float = 1e4) -> np.ndarray:
     return 2 * np.pi * np.float64(theta) ** (np.arange(0, head_dim, 2) / head_dim)
 
 
+def check_pairs(scheme: Scheme, dims: Dims) -> None:
+    """Raises ValueError where the coordinates of a head cannot be paired."""
+    if dims.head_dim % 2:
+        raise ValueError(
+            f'scheme {scheme.name()} turns pairs: head_dim={dims.head_dim} (width {dims.width} / '
+            f'heads {dims.heads}) should be even'
+        )
+
+
 def is_rotary(scheme: Scheme) -> bool:
     """Whether a scheme turns pairs, has a `scaling` for their frequencies, and learns nothing."""
     return isinstance(getattr(scheme, 'scaling', None), Scaling)
@@ -106,16 +115,11 @@ class rope(Scheme):
         return self.scaling.sees_length
 
     def check(self):
-        if not self.theta > 0:
-            raise ValueError(f'scheme rope: theta={self.theta!r} should be positive')
+        self.require('theta', self.theta > 0, 'positive')
         self.scaling.check()
 
     def check_fit(self, dims, length):
-        if dims.head_dim % 2:
-            raise ValueError(
-                f'scheme rope turns pairs: head_dim={dims.head_dim} (width {dims.width} / heads '
-                f'{dims.heads}) should be even'
-            )
+        check_pairs(self, dims)
         self.scaling.check_fit(dims.head_dim)
 
     def at(self, dims, length):

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from posjax.scheme import Scheme, scheme
-from posjax.schemes.rope import inv_freq, rotate
+from posjax.schemes.rope import check_pairs, inv_freq, rotate
 
 
 @scheme
@@ -38,11 +38,7 @@ class rope_learned(Scheme):
             self.require(name, getattr(self, name) > 0, 'positive')
 
     def check_fit(self, dims, length):
-        if dims.head_dim % 2:
-            raise ValueError(
-                f'scheme rope_learned turns pairs: head_dim={dims.head_dim} (width {dims.width} / '
-                f'heads {dims.heads}) should be even'
-            )
+        check_pairs(self, dims)
 
     def init(self, key, dims):
         return {'log_ratio': jnp.zeros((dims.layers, dims.head_dim // 2))}

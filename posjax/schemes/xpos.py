@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posjax.scheme import Scheme, distance, scheme
-from posjax.schemes.rope import inv_freq, rotate
+from posjax.schemes.rope import check_pairs, inv_freq, rotate
 
 # Keys ahead of their query, which the causal mask hides, would grow without bound. e^40 is finite,
 # also as a gradient, and is reached only some 16,000 tokens ahead.
@@ -84,11 +84,7 @@ class xpos(Scheme):
             self.require(name, getattr(self, name) > 0, 'positive')
 
     def check_fit(self, dims, length):
-        if dims.head_dim % 2:
-            raise ValueError(
-                f'scheme xpos turns pairs: head_dim={dims.head_dim} (width {dims.width} / heads '
-                f'{dims.heads}) should be even'
-            )
+        check_pairs(self, dims)
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):
         freq_F = inv_freq(self.theta, q_BQHK.shape[-1])
