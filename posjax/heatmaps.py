@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 
-from posjax.results import Row, group_by, label
+from posjax.results import Row, group_by, label_under
 
 
 def accuracy_grid(rows: Sequence[Row]) -> plt.Figure:
@@ -14,20 +14,20 @@ def accuracy_grid(rows: Sequence[Row]) -> plt.Figure:
     Numbers are means over seeds, past the training length where there is a past; the last row is
     the best constant answer.
     """
-    longer = {(_line(r), r['length']) for r in rows if r['region'] == 'past'}
-    rows = [r for r in rows if r['region'] == 'past' or (_line(r), r['length']) not in longer]
+    longer = {(label_under(r), r['length']) for r in rows if r['region'] == 'past'}
+    rows = [r for r in rows if r['region'] == 'past' or (label_under(r), r['length']) not in longer]
     panels = group_by(rows, lambda r: (r['task'], r['train_length']))
-    count = max(len({_line(r) for r in of}) for of in panels.values())
-    width = 4.4 + 0.075 * max(len(_line(r)) for r in rows)
+    count = max(len({label_under(r) for r in of}) for of in panels.values())
+    width = 4.4 + 0.075 * max(len(label_under(r)) for r in rows)
     figure, axes = plt.subplots(
         1, len(panels), figsize=(width * len(panels), 1.8 + 0.24 * (count + 1)), squeeze=False,
         layout='constrained',
     )  # fmt: skip
     for axis, ((task, train_length), of_panel) in zip(axes[0], panels.items(), strict=True):
         lengths = sorted({r['length'] for r in of_panel})
-        cells = group_by(of_panel, lambda r: (_line(r), r['length']))
+        cells = group_by(of_panel, lambda r: (label_under(r), r['length']))
         lines = {line: [mean(cells.get((line, n), ())) for n in lengths]
-                 for line in dict.fromkeys(map(_line, of_panel))}  # fmt: skip
+                 for line in dict.fromkeys(map(label_under, of_panel))}  # fmt: skip
         order = sorted(lines, key=lambda line: _worst_if_none(lines[line]), reverse=True)
         base = {r['length']: r['baseline'] for r in of_panel}
         grid = np.array([*(lines[line] for line in order), [base[n] for n in lengths]])
@@ -41,7 +41,7 @@ def accuracy_grid(rows: Sequence[Row]) -> plt.Figure:
 
 def depth_grid(rows: Sequence[Row]) -> plt.Figure:
     """Accuracy (mean of seeds) by depth and length: a panel a task, scheme and intervention."""
-    panels = group_by(rows, lambda r: (r['task'], r['train_length'], _line(r)))
+    panels = group_by(rows, lambda r: (r['task'], r['train_length'], label_under(r)))
     columns = min(6, len(panels))
     lines = -(-len(panels) // columns)
     figure, axes = plt.subplots(lines, columns, figsize=(3.4 * columns, 3.0 * lines), squeeze=False,
@@ -79,12 +79,6 @@ def mean(rows: Sequence[Row]) -> float:
     """Of the values of rows; NaN of none."""
     values = [row['value'] if 'value' in row else row['accuracy'] for row in rows]
     return float(np.mean(values)) if values else float('nan')
-
-
-def _line(row: Row) -> str:
-    """The scheme, what else varies, and the intervention, if there is one."""
-    under = '' if row['intervention'] == 'none' else f', under {row["intervention"]}'
-    return label(row) + under
 
 
 def _worst_if_none(values):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posjax.interventions import parse as parse_intervention
-from posjax.results import Row, group_by, label
+from posjax.results import Row, group_by, label_under
 from posjax.scheme import parse as parse_scheme
 from posjax.tasks.task import parse as parse_task
 
@@ -15,22 +15,21 @@ TOLERANCE = 0.03
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A table for each task, training length and intervention: accuracy per scheme and length."""
+    """A table for each task and training length: schemes and interventions against lengths."""
     parts = []
-    for (name, train_length, intervention), here in group_by(
-        rows, lambda r: (r['task'], r['train_length'], r['intervention'])
+    for (name, train_length), here in group_by(
+        rows, lambda r: (r['task'], r['train_length'])
     ).items():
         columns = sorted(group_by(here, _column))
         base = {_column(r): r['baseline'] for r in here}
         table = [['scheme', *(f'{n} {region}'.removesuffix(' all') for n, region in columns)],
                  ['best constant answer', *(f'{base[c]:.3f}' for c in columns)]]  # fmt: skip
-        for scheme, of_scheme in group_by(here, label).items():
-            cells = group_by(of_scheme, _column)
-            table.append([scheme, *(_spread(cells[c]) if c in cells else '–' for c in columns)])
+        for asked, of_asked in group_by(here, label_under).items():
+            cells = group_by(of_asked, _column)
+            table.append([asked, *(_spread(cells[c]) if c in cells else '–' for c in columns)])
         seeds = len({r['seed'] for r in here})
-        under = '' if intervention == 'none' else f', under {intervention}'
         spread = f'mean of {seeds} seeds ± half their range' if seeds > 1 else '1 seed'
-        title = f'{name}, trained at length {train_length}{under}: accuracy at length, {spread}'
+        title = f'{name}, trained at length {train_length}: accuracy at length, {spread}'
         parts.append(f'{title}\n{aligned(table)}')
     return '\n\n'.join(parts)
 

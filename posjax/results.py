@@ -153,6 +153,12 @@ def label(row: Row, columns: Sequence[str] = COLUMNS) -> str:
     return ', '.join([row['scheme'], *extra])
 
 
+def label_under(row: Row) -> str:
+    """`label`, and the intervention, if there is one: `rope, under logn`."""
+    under = '' if row['intervention'] == 'none' else f', under {row["intervention"]}'
+    return label(row) + under
+
+
 def group_by(rows: Iterable[Row], key) -> dict[Any, list[Row]]:
     """Rows by key, in order of first appearance."""
     groups: dict[Any, list[Row]] = {}
