@@ -17,12 +17,16 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
+from posjax import compiled, experiment, report, results, signals
 from posjax import config as config_lib
-from posjax import experiment, report, results, signals
 from posjax.checkpoint import CheckpointError, SaveError
 from posjax.config import ConfigError
 from posjax.text import split, suggest
 from posjax.workdir import Workdir
+
+_COMPILED = flags.DEFINE_string(
+    'compiled', None, 'A folder that keeps compiled programs for the next time; none by default.'
+)
 
 
 def main(command: Callable[[], int]) -> None:
@@ -40,6 +44,8 @@ def main(command: Callable[[], int]) -> None:
     def guarded(argv):
         if len(argv) > 1:
             raise ConfigError(f'unexpected argument {argv[1]!r}; flags are written --name=value')
+        if _COMPILED.value:
+            compiled.keep(Path(_COMPILED.value))
         return command()
 
     try:
