@@ -23,8 +23,7 @@ class Repeat(Task):
     vary: bool = True
 
     def check(self):
-        if self.vocab < 2:
-            raise ValueError(f'task {self.name()}: vocab={self.vocab} should be at least 2')
+        self.require('vocab', self.vocab >= 2, 'at least 2')
 
     def check_length(self, length):
         if length < 2:

@@ -51,18 +51,13 @@ class needle(Task):
     def check(self):
         for name, least in (('keys', 1), ('values', 1), ('queries', 1), ('value_vocab', 2),
                             ('hay_vocab', 1)):  # fmt: skip
-            if getattr(self, name) < least:
-                raise ValueError(f'task needle: {name}={getattr(self, name)} should be at least '
-                                 f'{least}')  # fmt: skip
-        if self.key_vocab < self.keys:
-            raise ValueError(f'task needle: key_vocab={self.key_vocab} should be at least '
-                             f'keys={self.keys}; keys are different')  # fmt: skip
-        if self.queries > self.keys:
-            raise ValueError(f'task needle: queries={self.queries} should be at most '
-                             f'keys={self.keys}; no key is asked twice')  # fmt: skip
-        if len(self.depth) != 2 or not 0 <= self.depth[0] <= self.depth[1] <= 1:
-            raise ValueError(f'task needle: depth={self.depth} should be (from, to) with '
-                             '0 <= from <= to <= 1')  # fmt: skip
+            self.require(name, getattr(self, name) >= least, f'at least {least}')
+        distinct = f'at least keys={self.keys}; keys are different'
+        self.require('key_vocab', self.key_vocab >= self.keys, distinct)
+        once = f'at most keys={self.keys}; no key is asked twice'
+        self.require('queries', self.queries <= self.keys, once)
+        good = len(self.depth) == 2 and 0 <= self.depth[0] <= self.depth[1] <= 1
+        self.require('depth', good, '(from, to) with 0 <= from <= to <= 1')
 
     def check_length(self, length):
         least = (self.keys + self.queries) * self._width

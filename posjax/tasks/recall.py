@@ -30,9 +30,7 @@ class recall(Task):
 
     def check(self):
         for name, least in (('keys', 1), ('values', 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f'task recall: {name}={getattr(self, name)} should be at least '
-                                 f'{least}')  # fmt: skip
+            self.require(name, getattr(self, name) >= least, f'at least {least}')
 
     def check_length(self, length):
         if length < 3:
