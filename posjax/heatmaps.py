@@ -42,15 +42,14 @@ def accuracy_grid(rows: Sequence[Row]) -> plt.Figure:
 def depth_grid(rows: Sequence[Row]) -> plt.Figure:
     """Accuracy (mean of seeds) by depth and length: a panel a task, scheme and intervention."""
     panels = group_by(rows, lambda r: (r['task'], r['train_length'], label_under(r)))
-    columns = min(6, len(panels))
+    columns = min(4, len(panels))
     lines = -(-len(panels) // columns)
     figure, axes = plt.subplots(lines, columns, figsize=(3.4 * columns, 3.0 * lines), squeeze=False,
                                 layout='constrained')  # fmt: skip
+    used = list(axes.flat[: len(panels)])
     for axis in axes.flat[len(panels) :]:
         axis.remove()
-    for axis, ((task, train_length, line), of_panel) in zip(
-        axes.flat, panels.items(), strict=False
-    ):
+    for axis, ((task, train_length, line), of_panel) in zip(used, panels.items(), strict=True):
         lengths = sorted({r['length'] for r in of_panel})
         depths = sorted({r['depth'] for r in of_panel})
         cells = group_by(of_panel, lambda r: (r['depth'], r['length']))
@@ -59,7 +58,7 @@ def depth_grid(rows: Sequence[Row]) -> plt.Figure:
         axis.set_xlabel(f'length (tokens; trained at {train_length})', fontsize=8)
         axis.set_ylabel('depth', fontsize=8)
         axis.set_title(f'{line}\n{task}', fontsize=8)
-    figure.colorbar(image, ax=axes.ravel().tolist(), label='accuracy', fraction=0.03)
+    figure.colorbar(image, ax=used, label='accuracy', fraction=0.03)
     return figure
 
 

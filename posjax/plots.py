@@ -23,7 +23,7 @@ def all_figures(folder: Path, tables: Tables, metrics: Sequence[Row]) -> None:
     """Draws into `folder`/figures whatever there is something to draw for."""
     figures = folder / 'figures'
     for draw, rows, name in (
-        (length_figure, tables['results.csv'], 'accuracy_by_length'),
+        (length_figure, _of_few_interventions(tables['results.csv']), 'accuracy_by_length'),
         (position_figure, tables['positions.csv'], 'accuracy_by_position'),
         (depth_figure, tables['depths.csv'], 'accuracy_by_depth'),
         (training_figure, metrics, 'training'),
@@ -38,10 +38,15 @@ def all_figures(folder: Path, tables: Tables, metrics: Sequence[Row]) -> None:
             _save(draw(rows), figures / f'{name}.png')
 
 
+def _of_few_interventions(rows: Sequence[Row]) -> list[Row]:
+    """All rows, or those of no intervention where a panel for each would be too many."""
+    few = len({row['intervention'] for row in rows}) <= 4
+    return [row for row in rows if few or row['intervention'] == 'none']
+
+
 def _can_be_told_apart(rows) -> bool:
     """Whether lines are: there are only so many colours. What is more is in the grids alone."""
-    lines = {_label(row) for row in rows}
-    return len(lines) <= 12 and len({row.get('intervention') for row in rows}) <= 4
+    return len({_label(row) for row in rows}) <= 12
 
 
 def length_figure(rows: Sequence[Row]) -> plt.Figure:

@@ -75,6 +75,9 @@ def test_figures_are_drawn_of_what_there_is(tmp_path):
     np.testing.assert_allclose(rope.images[0].get_array(), [[0.9, 0.9], [0.8, 0.8], [0.35, 0.35]])
     assert none.images[0].get_array().shape == (3, 1)
     assert [t.get_text() for t in rope.texts] == ['0.90', '0.90', '0.80', '0.80', '0.35', '0.35']
+    schemes = ('rope', 'none', 'alibi', 'sinusoidal', 't5')
+    many = results.joined(needle_tables(text=text) for text in schemes)
+    assert sum(bool(axis.texts) for axis in heatmaps.depth_grid(many['depths.csv']).axes) == 5
     grid = heatmaps.accuracy_grid(tables['results.csv']).axes[0]
     schemes = [t.get_text() for t in grid.get_yticklabels()]
     assert schemes[-1] == 'best constant answer' and set(schemes[:-1]) == {'rope', 'none'}
