@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import types
 import typing
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from posjax import config as config_lib
 from posjax.config import ConfigError
 from posjax.interventions import Intervention
+from posjax.interventions import parse as parse_intervention
+from posjax.scaling import Scaling
 from posjax.scheme import Scheme
 from posjax.scheme import parse as parse_scheme
 from posjax.spec import Spec, is_spec, is_variadic
@@ -19,12 +22,13 @@ from posjax.sweep import group
 from posjax.tasks.task import Task
 from posjax.text import parse as parse_text
 
-KINDS = (Scheme, Task, Intervention)
+KINDS = (Scheme, Task, Intervention, Scaling)
 EXAMPLES = settings(max_examples=60)
 
 
 def parse(text: str, base: type[Spec]):
-    return parse_scheme(text) if base is Scheme else parse_text(text, base)
+    whole = {Scheme: parse_scheme, Intervention: parse_intervention}.get(base)
+    return whole(text) if whole else parse_text(text, base)
 
 
 def numbers(annotation) -> st.SearchStrategy:
@@ -43,6 +47,8 @@ def numbers(annotation) -> st.SearchStrategy:
     if typing.get_origin(annotation) is tuple:
         inner = numbers(typing.get_args(annotation)[0])
         return st.lists(inner, max_size=3).map(lambda t: f'({", ".join(t)},)' if t else '()')
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return st.one_of(*map(numbers, typing.get_args(annotation)))
     if typing.get_origin(annotation) is typing.Literal:
         return st.sampled_from(typing.get_args(annotation)).map(repr)
     return {
@@ -64,7 +70,7 @@ def texts(draw, base: type[Spec], depth: int = 1):
         and (field.default is dataclasses.MISSING or draw(st.booleans()))
     ]
     text = f'{cls.name()}({", ".join(shown)})'
-    if base is Scheme and depth and draw(st.booleans()):
+    if base in (Scheme, Intervention) and depth and draw(st.booleans()):
         text += '|' + draw(texts(base, depth=0))
     return text
 

@@ -41,7 +41,7 @@ from posjax import config, experiment
 c = quickstart.get_config()
 c.sweep.scheme = {command}
 c.seeds, c.train.steps, c.train.chunk, c.train.log_every = 1, 20, 20, 20
-c.eval.lengths, c.eval.sequences = (32, 64), 8
+c.eval.lengths, c.eval.sequences = (32,), 8
 rows, failed = experiment.train(c, {str(tmp_path / 'w')!r})
 assert failed == 0 and len({{r["scheme"] for r in rows}}) == 4
 """

@@ -10,7 +10,7 @@ import pytest
 
 import posjax
 from posjax import config as config_lib
-from posjax import experiment, training
+from posjax import experiment, outcome, sweep, training
 from posjax import model as model_lib
 from posjax.config import ConfigError
 from posjax.tasks.task import UNSCORED
@@ -119,16 +119,26 @@ def test_lengths_that_do_not_share_out_are_refused(lengths):
         config_lib.runs(tiny(train__lengths=lengths))
 
 
-def test_interventions_that_mean_nothing_for_a_scheme_are_left_out_and_named(tmp_path):
-    c = tiny(eval__interventions=('none', 'linear', 'yarn|logn', 'logn'), eval__lengths=(6, 12),
-             train__steps=2)  # fmt: skip
-    c.sweep.scheme = ('rope', 'none', 'alibi')
-    said = []
-    rows, _ = experiment.train(c, tmp_path / 'w', say=said.append)
-    left_out = [line for line in said if 'left out' in line]
-    assert left_out == ['left out for none, alibi, where they mean nothing: linear, yarn|logn']
-    asked = {(r['scheme'], r['intervention']) for r in rows}
-    assert ('rope', 'yarn|logn') in asked and ('rope', 'linear') in asked
-    assert {word for scheme, word in asked if scheme == 'none'} == {'none', 'logn'}
+def test_interventions_that_mean_nothing_for_a_scheme_are_left_out_and_named():
+    c = tiny(eval__interventions=('none', 'linear', 'yarn|logn', 'shift(by=6)', 'logn'))
+    c.sweep.scheme = ('rope', 'none', 'alibi', 'learned(max_length=16)')
+    groups = sweep.group(config_lib.runs(c))
+    asked, left_out = outcome.askable(c, groups, (6, 12, 17))
+    assert left_out == [
+        'left out at length 12: scheme learned(max_length=16) has 16 rows, none for position 16 '
+        'of 18; ask for fewer tokens, or train with learned(max_length=18)',
+        'left out at length 17: scheme learned(max_length=16) has 16 rows, none for position 16 '
+        'of 17; ask for fewer tokens, or train with learned(max_length=17)',
+        'left out at length 17: scheme learned(max_length=16) has 16 rows, none for position 16 '
+        'of 23; ask for fewer tokens, or train with learned(max_length=23)',
+        'left out for none, alibi, learned(max_length=16), where they mean nothing: linear, '
+        'yarn|logn',
+    ]
+    by_scheme = {g.runs[0].scheme.text: asked[g.name] for g in groups}
+    everything = ['none', 'linear', 'yarn|logn', 'shift(by=6)', 'logn']
+    assert by_scheme['rope'] == dict.fromkeys((6, 12, 17), everything)
+    assert by_scheme['alibi'] == dict.fromkeys((6, 12, 17), ['none', 'shift(by=6)', 'logn'])
+    few = ['none', 'shift(by=6)', 'logn']
+    assert by_scheme['learned(max_length=16)'] == {6: few, 12: ['none', 'logn']}
     with pytest.raises(ConfigError, match='scheme none has no rotary part'):
         config_lib.runs(tiny(scheme='none', eval__interventions=('yarn',)))

@@ -53,8 +53,16 @@ def test_names_of_groups_are_safe_in_files():
     assert names == ['00-lag-rope-alibi', '01-lag-learned']
 
 
-@pytest.mark.parametrize('batching', ['map', 'vmap'])
-@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize(
+    'devices, batching',
+    [
+        (2, 'map'),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in ((1, 'map'), (1, 'vmap'), (2, 'vmap'))
+        ),
+    ],
+)
 def test_a_row_of_the_sweep_is_its_run_alone(batching, devices):
     group, machine = grid(), Machine(devices, batching)
     state, metrics = machine.chunk(group, machine.init(group), 20, 20)

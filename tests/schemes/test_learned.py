@@ -60,6 +60,7 @@ def test_a_missing_row_that_slips_through_is_nan_and_never_another_row(position)
     assert np.isnan(got).all()
 
 
+@pytest.mark.slow
 def test_left_padding_does_not_move_rows():
     scheme = parse('learned(max_length=40)')
     params, seq = random_params(scheme), tokens(batch=1, length=5)

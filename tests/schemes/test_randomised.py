@@ -124,6 +124,7 @@ def test_fractions_lie_between_numbers_and_more_tokens_than_numbers_go_past_the_
     np.testing.assert_array_equal(drawn(jax.random.key(0), [6], max_position=4), [range(6)])
 
 
+@pytest.mark.slow
 def test_decoding_and_padding_with_a_key():
     scheme, key = parse("sinusoidal|randomised(max_position=40, per='example')"), jax.random.key(2)
     params, toks = random_params(scheme), tokens()
