@@ -3,8 +3,8 @@
     python train.py --config configs/zoo.py
 
 152 runs as 76 programs, most of whose time is compiling: keep them with --compiled FOLDER if you
-mean to come back. Only `abacus` is missing: it numbers digits, and there are none here. Schemes that
-need a partner have one.
+mean to come back. Only `abacus` is missing: it numbers digits, and there are none here. Schemes
+that need a partner have one.
 """
 
 from posjax import config
