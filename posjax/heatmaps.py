@@ -14,16 +14,12 @@ def accuracy_grid(rows: Sequence[Row]) -> plt.Figure:
     Numbers are means over seeds, past the training length where there is a past; the last row is
     the best constant answer.
     """
-    longer = {(label_under(r), r['length']) for r in rows if r['region'] == 'past'}
-    rows = [r for r in rows if r['region'] == 'past' or (label_under(r), r['length']) not in longer]
+    rows = [r for r in rows if (r['region'] == 'past') == (r['length'] > r['train_length'])]
     panels = group_by(rows, lambda r: (r['task'], r['train_length']))
     count = max(len({label_under(r) for r in of}) for of in panels.values())
     width = 4.4 + 0.075 * max(len(label_under(r)) for r in rows)
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(width * len(panels), 1.8 + 0.24 * (count + 1)), squeeze=False,
-        layout='constrained',
-    )  # fmt: skip
-    for axis, ((task, train_length), of_panel) in zip(axes[0], panels.items(), strict=True):
+    figure, used = _panels(len(panels), 2, width, 1.6 + 0.24 * (count + 1))
+    for axis, ((task, train_length), of_panel) in zip(used, panels.items(), strict=True):
         lengths = sorted({r['length'] for r in of_panel})
         cells = group_by(of_panel, lambda r: (label_under(r), r['length']))
         lines = {line: [mean(cells.get((line, n), ())) for n in lengths]
@@ -35,20 +31,14 @@ def accuracy_grid(rows: Sequence[Row]) -> plt.Figure:
         axis.axhline(len(order) - 0.5, color='white', linewidth=3)
         axis.set_xlabel('length (tokens); past the training length where there is a past')
         axis.set_title(f'{task}, trained at {train_length}', fontsize=10)
-    figure.colorbar(image, ax=axes[0].tolist(), label='accuracy', fraction=0.03)
+    figure.colorbar(image, ax=used, label='accuracy', fraction=0.03)
     return figure
 
 
 def depth_grid(rows: Sequence[Row]) -> plt.Figure:
     """Accuracy (mean of seeds) by depth and length: a panel a task, scheme and intervention."""
     panels = group_by(rows, lambda r: (r['task'], r['train_length'], label_under(r)))
-    columns = min(4, len(panels))
-    lines = -(-len(panels) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(3.4 * columns, 3.0 * lines), squeeze=False,
-                                layout='constrained')  # fmt: skip
-    used = list(axes.flat[: len(panels)])
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
+    figure, used = _panels(len(panels), 4, 3.4, 3.0)
     for axis, ((task, train_length, line), of_panel) in zip(used, panels.items(), strict=True):
         lengths = sorted({r['length'] for r in of_panel})
         depths = sorted({r['depth'] for r in of_panel})
@@ -72,6 +62,17 @@ def draw(axis, grid: np.ndarray, rows: Sequence[str], columns: Sequence) -> plt.
     axis.set_xticks(range(len(columns)), [str(c) for c in columns], fontsize=8)
     axis.set_yticks(range(len(rows)), rows, fontsize=8)
     return image
+
+
+def _panels(count: int, columns: int, width: float, height: float):
+    """A figure of `count` panels of a size in inches, and their axes."""
+    columns = min(count, columns)
+    lines = -(-count // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(width * columns, height * lines),
+                                squeeze=False, layout='constrained')  # fmt: skip
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, list(axes.flat[:count])
 
 
 def mean(rows: Sequence[Row]) -> float:

@@ -78,6 +78,11 @@ def test_figures_are_drawn_of_what_there_is(tmp_path):
     schemes = ('rope', 'none', 'alibi', 'sinusoidal', 't5')
     many = results.joined(needle_tables(text=text) for text in schemes)
     assert sum(bool(axis.texts) for axis in heatmaps.depth_grid(many['depths.csv']).axes) == 5
+    # Each panel by its own training length: what is past one is not past the other.
+    longer = [row | {'train_length': 24} for row in tables['results.csv'] if row['region'] == 'all']
+    both = heatmaps.accuracy_grid(tables['results.csv'] + longer).axes
+    shapes = [axis.images[0].get_array().shape for axis in both if axis.texts]
+    assert shapes == [(3, 2), (3, 2)]
     grid = heatmaps.accuracy_grid(tables['results.csv']).axes[0]
     schemes = [t.get_text() for t in grid.get_yticklabels()]
     assert schemes[-1] == 'best constant answer' and set(schemes[:-1]) == {'rope', 'none'}
