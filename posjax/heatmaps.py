@@ -15,11 +15,11 @@ def accuracy_grid(rows: Sequence[Row]) -> plt.Figure:
     the best constant answer.
     """
     rows = [r for r in rows if (r['region'] == 'past') == (r['length'] > r['train_length'])]
-    panels = group_by(rows, lambda r: (r['task'], r['train_length']))
-    count = max(len({label_under(r) for r in of}) for of in panels.values())
+    by_panel = group_by(rows, lambda r: (r['task'], r['train_length']))
+    count = max(len({label_under(r) for r in of}) for of in by_panel.values())
     width = 4.4 + 0.075 * max(len(label_under(r)) for r in rows)
-    figure, used = _panels(len(panels), 2, width, 1.6 + 0.24 * (count + 1))
-    for axis, ((task, train_length), of_panel) in zip(used, panels.items(), strict=True):
+    figure, used = panels(len(by_panel), 2, width, 1.6 + 0.24 * (count + 1), 'constrained')
+    for axis, ((task, train_length), of_panel) in zip(used, by_panel.items(), strict=True):
         lengths = sorted({r['length'] for r in of_panel})
         cells = group_by(of_panel, lambda r: (label_under(r), r['length']))
         lines = {line: [mean(cells.get((line, n), ())) for n in lengths]
@@ -37,9 +37,9 @@ def accuracy_grid(rows: Sequence[Row]) -> plt.Figure:
 
 def depth_grid(rows: Sequence[Row]) -> plt.Figure:
     """Accuracy (mean of seeds) by depth and length: a panel a task, scheme and intervention."""
-    panels = group_by(rows, lambda r: (r['task'], r['train_length'], label_under(r)))
-    figure, used = _panels(len(panels), 4, 3.4, 3.0)
-    for axis, ((task, train_length, line), of_panel) in zip(used, panels.items(), strict=True):
+    by_panel = group_by(rows, lambda r: (r['task'], r['train_length'], label_under(r)))
+    figure, used = panels(len(by_panel), 4, 3.4, 3.0, 'constrained')
+    for axis, ((task, train_length, line), of_panel) in zip(used, by_panel.items(), strict=True):
         lengths = sorted({r['length'] for r in of_panel})
         depths = sorted({r['depth'] for r in of_panel})
         cells = group_by(of_panel, lambda r: (r['depth'], r['length']))
@@ -64,12 +64,12 @@ def draw(axis, grid: np.ndarray, rows: Sequence[str], columns: Sequence) -> plt.
     return image
 
 
-def _panels(count: int, columns: int, width: float, height: float):
+def panels(count: int, columns: int, width: float, height: float, layout: str | None = None):
     """A figure of `count` panels of a size in inches, and their axes."""
     columns = min(count, columns)
     lines = -(-count // columns)
     figure, axes = plt.subplots(lines, columns, figsize=(width * columns, height * lines),
-                                squeeze=False, layout='constrained')  # fmt: skip
+                                squeeze=False, layout=layout)  # fmt: skip
     for axis in axes.flat[count:]:
         axis.remove()
     return figure, list(axes.flat[:count])

@@ -181,12 +181,7 @@ def _finish(axis, xlabel, title):
 
 
 def _panels(count: int, columns: int):
-    columns = min(count, columns)
-    lines = -(-count // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(5.2 * columns, 3.8 * lines), squeeze=False)
-    for axis in axes.flat[count:]:
-        axis.remove()
-    return figure, list(axes.flat[:count])
+    return heatmaps.panels(count, columns, 5.2, 3.8)
 
 
 def _legend(figure, style):
