@@ -45,6 +45,12 @@ class Saved(NamedTuple):
     notes: Any
 
 
+def committed(folder: Path) -> list[int]:
+    """Steps in a folder of checkpoints that Orbax has committed, oldest first."""
+    found = Path(folder).glob(f'*/{_COMMITTED}')
+    return sorted(int(path.parent.name) for path in found if path.parent.name.isdigit())
+
+
 class Checkpoints:
     """The checkpoints of one group of runs, in a folder of their own.
 
@@ -145,8 +151,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Committed steps, oldest first."""
-        found = self.folder.glob(f'*/{_COMMITTED}')
-        return sorted(int(path.parent.name) for path in found if path.parent.name.isdigit())
+        return committed(self.folder)
 
     def _read(self, step, abstract):
         where, wanted = f'checkpoint {step} in {self.folder}', _named(abstract)

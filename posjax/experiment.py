@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from posjax import config as config_lib
-from posjax import interventions, memory, outcome, plots, provenance, results, start, sweep
-from posjax.checkpoint import Checkpoints, Saved
+from posjax import memory, outcome, plots, provenance, results, start, sweep
+from posjax.checkpoint import Checkpoints, Saved, committed
 from posjax.config import ConfigError
 from posjax.results import Row
 from posjax.signals import Asked, Interrupted
@@ -50,10 +50,11 @@ def train(
     groups, work, machine = sweep.group(runs), Workdir(path), _machine(config)
     memory.check_training(groups, machine)
     memory.check_evaluation(groups, machine, config.eval)
-    starts = start.load(config, [g for g in groups if not work.group(g.name).exists()])
+    starts = start.load(config, [g for g in groups if not committed(_checkpoints(work, g))])
     with work.locked():
         work.claim(config)
-        if all(_evaluated(work, config, group) for group in groups):
+        done = {group.name for group in groups if _evaluated(work, config, group)}
+        if len(done) == len(groups):
             say(f'{work.path} is finished: nothing to do (another --workdir starts afresh)')
             return _gather(work, groups, say)
         say(f'{len(runs)} runs as {len(groups)} programs on {machine}')
@@ -66,7 +67,7 @@ def train(
             for number, group in enumerate(groups, start=1):
                 bar.set_description(group.name)
                 _stop_if(asked, f'before {group.name}')
-                if _evaluated(work, config, group):
+                if group.name in done:
                     bar.update(group.runs[0].steps * len(group.runs))
                     continue
                 begin = starts.get(group.name)
@@ -107,11 +108,6 @@ def evaluate(
     config.eval.lengths, config.eval.interventions = tuple(lengths), tuple(words)
     config.eval.sequences = sequences
     config_lib.check(config)
-    try:
-        for word in words:
-            interventions.parse(word)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
     groups = sweep.group(config_lib.runs(config, fit=False))
     asked, left_out = outcome.askable(config, groups, lengths)
     for line in left_out:
@@ -128,7 +124,7 @@ def evaluate(
             return results.read(out / 'results.csv'), _failed(records, say)
         found_tables, records = [], {}
         for group in tqdm(groups, unit='group', disable=None):
-            with Checkpoints(work.group(group.name) / 'checkpoints') as kept:
+            with Checkpoints(_checkpoints(work, group)) as kept:
                 found = kept.load(sweep.abstract(group))
             if found is None or found.step < group.runs[0].steps:
                 raise ConfigError(
@@ -144,6 +140,10 @@ def evaluate(
         return tables['results.csv'], _failed(records, say)
 
 
+def _checkpoints(work, group) -> Path:
+    return work.group(group.name) / 'checkpoints'
+
+
 def _machine(config) -> Machine:
     try:
         return Machine(config.mesh.devices, config.mesh.batching)
@@ -155,7 +155,7 @@ def _train_group(work, config, machine, group, begin, progress, asked) -> Saved:
     """What its last step leaves, from the newest checkpoint or from where it begins."""
     size, steps = config.train.chunk, group.runs[0].steps
     now = provenance.environment(machine)
-    with Checkpoints(work.group(group.name) / 'checkpoints', config.checkpoint.keep) as kept:
+    with Checkpoints(_checkpoints(work, group), config.checkpoint.keep) as kept:
         kept.discard_unfinished()
         found = kept.load(sweep.abstract(group))
         notes = dict(found.notes) if found else {'start': begin.note} if begin else {}
@@ -220,7 +220,7 @@ def _evaluated(work, config, group) -> bool:
     folder = work.group(group.name)
     if not outcome.is_whole(folder, _OF_GROUP, config.eval):
         return False
-    with Checkpoints(folder / 'checkpoints') as kept:
+    with Checkpoints(_checkpoints(work, group)) as kept:
         found = kept.load(sweep.abstract(group))
     return found is not None and found.step == group.runs[0].steps
 

@@ -60,6 +60,19 @@ def test_a_run_starts_where_another_ended(source, tmp_path):
     assert began['checkpoint'] == theirs['checkpoint']['digest']
 
 
+def test_killed_before_its_first_checkpoint_it_still_starts_there(source, tmp_path, monkeypatch):
+    c = tiny(train__steps=2, optim__learning_rate=0.0)
+    c.start.workdir = str(source)
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep.Machine, 'chunk', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            experiment.train(c, tmp_path / 'tuned', say=lambda line: None)
+    assert (tmp_path / 'tuned' / 'groups' / '00-lag-rope').exists()
+    experiment.train(c, tmp_path / 'tuned', say=lambda line: None)
+    before, after = (posjax.load(path, seed=1) for path in (source, tmp_path / 'tuned'))
+    jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
+
+
 @pytest.mark.slow
 def test_the_optimiser_is_fresh_and_warms_up(source, tmp_path):
     c = tiny(train__steps=2, optim__warmup=2, optim__learning_rate=1e-3)
