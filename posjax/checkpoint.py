@@ -4,8 +4,6 @@ A step counts only when Orbax committed it and every array still has the digest 
 Orbax survives being killed, but neither notices flipped bits in array data nor a half-deleted step.
 """
 
-import contextlib
-import functools
 import hashlib
 import json
 import logging
@@ -17,9 +15,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
+from orbax.checkpoint.experimental.v1._src.saving import execution
 
 _ITEM = 'state'
 _COMMITTED = 'commit_success.txt'  # what Orbax writes last
+
+
+# Before a save, Orbax 0.12 compares its folder over all processes, whichever are active (`_alone`),
+# and would wait for the others for ever. There is nothing to compare: one process has the folder.
+execution._check_directory_consistency = lambda directory: None
 
 
 class CheckpointError(Exception):
@@ -62,23 +66,11 @@ class Checkpoints:
         self.folder = Path(folder).absolute()
         self._keep, self._pending = keep, None
 
-    @functools.cached_property
-    def _orbax(self):
-        """Made when it is needed: it makes the folder."""
-        policy = ocp.training.preservation_policies.LatestN(self._keep)
-        return ocp.training.Checkpointer(self.folder, preservation_policy=policy)
-
     def __enter__(self) -> 'Checkpoints':
         return self
 
     def __exit__(self, *error) -> None:
-        try:
-            self.wait()
-        finally:
-            # Everything has been waited for: what close() raises, wait() has told already.
-            if '_orbax' in self.__dict__:
-                with contextlib.suppress(Exception):
-                    self._orbax.close()
+        self.wait()
 
     def discard_unfinished(self) -> None:
         """Removes what a killed process left half-written or half-deleted; for the one writer."""
@@ -103,25 +95,32 @@ class Checkpoints:
             raise SaveError(f'{dotted[0]}: no dots in names of parameters, please')
         metadata = {'digests': digests, 'notes': notes, 'digest': _seal(step, digests, notes)}
         try:
-            response = self._orbax.save_checkpointables_async(
-                step, {_ITEM: tree}, custom_metadata=metadata, force=True, overwrite=True
-            )
+            with _alone():
+                response = ocp.save_checkpointables_async(
+                    self.folder / str(step), {_ITEM: tree}, custom_metadata=metadata, overwrite=True
+                )
         except Exception as error:
             raise self._failed(step, error) from error
         self._pending = (step, response)
         return metadata['digest']
 
     def wait(self) -> None:
-        """Returns when the last save is on disk; raises SaveError if it did not get there."""
+        """Returns when the last save is on disk, and what is too old gone.
+
+        Raises:
+          SaveError: it did not get there.
+        """
         if self._pending is None:
             return
         (step, response), self._pending = self._pending, None
         try:
-            saved = response.result()
+            response.result()
         except Exception as error:
             raise self._failed(step, error) from error
-        if saved is False:
-            raise self._failed(step, 'Orbax declined')
+        for old in self.steps()[: -self._keep]:
+            # What is deleted in part counts for nothing any more.
+            (self.folder / str(old) / _COMMITTED).unlink()
+            shutil.rmtree(self.folder / str(old))
 
     def _failed(self, step, error):
         return SaveError(
@@ -168,7 +167,8 @@ class Checkpoints:
             raise CheckpointError(f'{where} does not match the config: {min(different)}')
         try:
             host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), abstract)
-            tree = self._orbax.load_checkpointables(step, {_ITEM: host})[_ITEM]
+            with _alone():
+                tree = ocp.load_checkpointables(self.folder / str(step), {_ITEM: host})[_ITEM]
         except Exception as error:  # Orbax raises many kinds for damage; all mean the same here.
             raise CheckpointError(f'{where} cannot be read: {_first_line(error)}') from error
         got = _named(tree)
@@ -182,6 +182,14 @@ class Checkpoints:
             if _digest(got[name]) != digests[name]:
                 raise CheckpointError(f'{where} is damaged: {name} is not what was saved')
         return Saved(step, tree, digest, notes)
+
+
+def _alone() -> ocp.Context:
+    """Of several processes, one saves and loads: Orbax would wait for the others."""
+    context = ocp.Context()
+    context.multiprocessing.primary_host = jax.process_index()
+    context.multiprocessing.active_processes = {jax.process_index()}
+    return context
 
 
 def _named(tree) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What train.py and eval.py share: flags in, one clear line and an exit code out.
 
 Exit codes: 0 done; 1 some run failed in training; 2 the command or its files are wrong; 3 the
-machine would not (a full disk, too little memory); 130 and 143 stopped by SIGINT and SIGTERM.
+machine would not (a full disk, too little memory); 4 another process of the same command ended;
+130 and 143 stopped by SIGINT and SIGTERM.
 """
 
 import logging
@@ -17,13 +18,16 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
-from posjax import compiled, experiment, report, results, signals
+from posjax import compiled, experiment, hosts, report, results, signals
 from posjax import config as config_lib
 from posjax.checkpoint import CheckpointError, SaveError
 from posjax.config import ConfigError
 from posjax.text import split, suggest
 from posjax.workdir import Workdir
 
+_HOSTS = flags.DEFINE_string(
+    'hosts', None, 'One of several processes: auto (TPU pods, Slurm, MPI), or ADDRESS:PORT,i/n.'
+)
 _COMPILED = flags.DEFINE_string(
     'compiled', None, 'A folder that keeps compiled programs for the next time; none by default.'
 )
@@ -44,6 +48,8 @@ def main(command: Callable[[], int]) -> None:
     def guarded(argv):
         if len(argv) > 1:
             raise ConfigError(f'unexpected argument {argv[1]!r}; flags are written --name=value')
+        if _HOSTS.value is not None:
+            _join(_HOSTS.value)
         if _COMPILED.value:
             compiled.keep(Path(_COMPILED.value))
         return command()
@@ -52,12 +58,17 @@ def main(command: Callable[[], int]) -> None:
         app.run(guarded, flags_parser=_parse)
     except SaveError as error:
         _end(error, 3)
+    except hosts.FirstFailed as error:
+        _end(f'the first process ended: {error}', 4)
     except (ConfigError, CheckpointError) as error:
         _end(error, 2)
     except OSError as error:
         _end(f'{error.filename or "system"}: {error.strerror}', 3)
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if isinstance(error, jax.errors.JaxRuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
+            if hosts.several():
+                _end('another process of this command ended, or cannot be reached; start all of '
+                     f'them again: they go on from what is saved ({error})', 4)  # fmt: skip
             raise
         _end('out of memory; lower train.batch or eval.batch, or set model.block', 3)
     except KeyboardInterrupt:
@@ -78,7 +89,16 @@ def _end(error, code) -> None:
     sys.exit(code)
 
 
-def train(config_flag: flags.FlagHolder, workdir: str | None, compare: list[str] | None) -> int:
+def _join(text: str) -> None:
+    try:
+        hosts.join(text)
+    except ValueError as error:
+        raise ConfigError(f'--hosts={error}') from None
+
+
+def train(
+    config_flag: flags.FlagHolder, workdir: str | None, compare: list[str] | None, shard: str | None
+) -> int:
     """train.py."""
     if not flags.FLAGS['config'].present:
         raise ConfigError('--config is missing, as in --config configs/quickstart.py')
@@ -86,10 +106,10 @@ def train(config_flag: flags.FlagHolder, workdir: str | None, compare: list[str]
     config = _checked(config_flag.value, file)
     path = _folder(workdir, Path('runs') / file.stem)
     references = _references(config.compare if compare is None else compare)
+    part = _shard(shard)
     with signals.noted() as asked:
-        rows, failed = experiment.train(config, path, asked=asked)
-    _show(rows, references)
-    print(f'\nresults, checkpoints and figures: {path}')
+        rows, failed = experiment.train(config, path, asked=asked, shard=part)
+    _show(rows, references, f'results, checkpoints and figures: {path}')
     return 1 if failed else 0
 
 
@@ -107,8 +127,7 @@ def evaluate(workdir, lengths, words, sequences, compare) -> int:
     references = _references(compare or ())
     with signals.noted(patience=0):  # nothing is lost, and no file is left in part
         rows, failed = experiment.evaluate(path, numbers, chosen, count)
-    _show(rows, references)
-    print(f'\nresults and figures: {path / "eval"}')
+    _show(rows, references, f'results and figures: {path / "eval"}')
     return 1 if failed else 0
 
 
@@ -160,12 +179,21 @@ def _folder(workdir: str | None, default: Path | None = None) -> Path:
     raise ConfigError('--workdir is missing, as in --workdir runs/blog')
 
 
+def _shard(text: str | None) -> tuple[int, int]:
+    found = re.fullmatch(r'(\d+)/(\d+)', text or '0/1')
+    if text == '' or not found or not int(found[1]) < int(found[2]):
+        raise ConfigError(f'--shard={text!r} should be i/n with i from 0 to n - 1, as in 0/4')
+    return int(found[1]), int(found[2])
+
+
 def _references(paths) -> list[list[results.Row]]:
     """Published tables, read before anything runs."""
     return [results.read(Path(path)) for path in paths]
 
 
-def _show(rows, references) -> None:
-    print('\n' + report.summary(rows))
-    if references:
-        print('\n' + report.compare(rows, references)[0])
+def _show(rows, references, where: str) -> None:
+    if hosts.first():
+        print('\n' + report.summary(rows))
+        if references:
+            print('\n' + report.compare(rows, references)[0])
+        print('\n' + where)

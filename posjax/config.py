@@ -89,8 +89,10 @@ def default() -> ConfigDict:
     c.checkpoint.keep = 2  # how many
 
     c.mesh = ConfigDict()
-    c.mesh.devices = 0  # how many share the runs; 0 takes all (on CPU: one per core)
+    c.mesh.devices = 0  # how many there are for all runs; 0 takes all (on CPU: one per core)
     c.mesh.batching = 'auto'  # runs on one device: 'vmap' at once, 'map' one by one, 'auto'
+    c.mesh.data = 1  # how many devices share the batch of a run
+    c.mesh.parameters = 'copied'  # on those devices; or 'split', where a model needs it
 
     c.compare = ()  # CSV files of published results, to print beside one's own
 
@@ -178,9 +180,15 @@ def check(config: ConfigDict) -> None:
             raise ConfigError(f'config.{name} is empty; name at least one')
     if given['mesh.devices'] < 0:
         raise ConfigError(f'config.mesh.devices={given["mesh.devices"]} should be 0 (all) or more')
-    if given['mesh.batching'] not in ('auto', 'vmap', 'map'):
-        raise ConfigError(f'config.mesh.batching={given["mesh.batching"]!r}'
-                          + suggest(given['mesh.batching'], ('auto', 'vmap', 'map')))  # fmt: skip
+    if given['mesh.data'] < 1:
+        raise ConfigError(f'config.mesh.data={given["mesh.data"]} should be at least 1')
+    for name, choices in (
+        ('batching', ('auto', 'vmap', 'map')),
+        ('parameters', ('copied', 'split')),
+    ):
+        value = given[f'mesh.{name}']
+        if value not in choices:
+            raise ConfigError(f'config.mesh.{name}={value!r}' + suggest(value, choices))
     if given['train.chunk'] % given['train.log_every']:
         raise ConfigError(
             f'config.train.chunk={given["train.chunk"]} should be a multiple of '

@@ -49,9 +49,10 @@ def check_evaluation(
 
 def _check(group, machine, resting, working, what, remedy) -> None:
     runs, at_once = machine.share(group)
-    need, have = runs * resting + at_once * working, _available(machine.device)
+    resting //= machine.data if machine.split else 1
+    need, have = runs * resting + at_once * working // machine.data, _available(machine.device)
     if machine.device.platform == 'cpu':  # where devices are cores, with one memory
-        need *= machine.count
+        need *= machine.here
     if need > have:
         raise ConfigError(f'{what} takes at least {_text(need)} of memory, and there are '
                           f'{_text(have)} ({group.name}); {remedy}')  # fmt: skip

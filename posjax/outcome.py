@@ -16,7 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 from posjax import config as config_lib
-from posjax import interventions, provenance, results
+from posjax import hosts, interventions, provenance, results
 from posjax.checkpoint import Saved
 from posjax.results import Row, Tables
 from posjax.run import Run
@@ -47,7 +47,9 @@ def tables(
 
     # Each length is a program, and compiling it takes longer than running it: several at a time.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        counted = list(pool.map(ask, asked))
+        # Several hosts start their programs in one order.
+        each = map if hosts.several() else pool.map
+        counted = [machine.fetch(group, counts) for counts in each(ask, asked)]
     found = []
     for (length, words), counts in zip(asked.items(), counted, strict=True):
         texts = [interventions.parse(word).text for word in words]

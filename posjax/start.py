@@ -13,11 +13,11 @@ from ml_collections import ConfigDict
 
 from posjax import analysis, sweep
 from posjax.analysis import LoadedRun
+from posjax.checkpoint import Saved
 from posjax.config import ConfigError
 from posjax.run import Run
 from posjax.scheme import Params
 from posjax.sweep import Group
-from posjax.training import State
 
 
 class Start(NamedTuple):
@@ -28,9 +28,10 @@ class Start(NamedTuple):
     step: np.ndarray
     note: dict[str, Any]
 
-    def __call__(self, fresh: State) -> State:
-        """The state before the first step: fresh, but for what was trained."""
-        return fresh._replace(params=self.params, step=self.step)
+    def __call__(self, fresh: Saved) -> Saved:
+        """What stands before the first step: fresh, but for what was trained."""
+        state = fresh.tree._replace(params=self.params, step=self.step)
+        return fresh._replace(tree=state, notes=fresh.notes | {'start': self.note})
 
 
 def load(config: ConfigDict, groups: Sequence[Group]) -> dict[str, Start]:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from posjax import evaluation, training
+from posjax import evaluation, hosts, training
 from posjax.run import Run
 from posjax.scheme import Scheme, as_chain
 
@@ -64,15 +64,21 @@ class Machine:
     """The devices a sweep runs on.
 
     Args:
-      devices: how many the run axis is split over; 0 takes all.
+      devices: how many the run axis is split over; 0 takes all, of all hosts.
       batching: how one device goes through its runs: 'vmap' all at once; 'map' one after the other,
         which is faster on CPUs, where a batch of small products gains nothing; 'auto' picks.
+      data: how many devices share the batch of a run. The others have other runs.
+      parameters: on those devices: 'copied', or 'split', where each keeps a part of parameters and
+        optimiser, for models that need it.
 
     Raises:
-      ValueError: there are not so many devices.
+      ValueError: there are not so many devices, some host would have none, or `data` does not
+        divide them.
     """
 
-    def __init__(self, devices: int = 0, batching: str = 'auto'):
+    def __init__(
+        self, devices: int = 0, batching: str = 'auto', data: int = 1, parameters: str = 'copied'
+    ):
         found = jax.devices()
         if devices > len(found):
             raise ValueError(
@@ -80,41 +86,55 @@ class Machine:
                 f'({found[0].platform}); ask for at most that, or 0 for all'
             )
         self.count = devices or len(found)
+        self.here = sum(d.process_index == jax.process_index() for d in found[: self.count])
+        if hosts.several() and self.count < len(found):
+            raise ValueError(
+                f'mesh.devices={devices}, but there are {len(found)} on {jax.process_count()} '
+                'hosts; of several hosts all are taken: leave it 0'
+            )
         if batching == 'auto':
             batching = 'map' if found[0].platform == 'cpu' else 'vmap'
-        mesh = jax.make_mesh(
-            (self.count,), ('runs',), (AxisType.Auto,), devices=found[: self.count]
-        )
+        if self.count % data:
+            raise ValueError(f'mesh.data={data} should divide the number of devices, {self.count}')
+        self.rows, self.data, self.split = self.count // data, data, parameters == 'split'
+        self._mesh = jax.make_mesh((self.rows, data), ('runs', 'data'), (AxisType.Auto,) * 2,
+                                   devices=found[: self.count])  # fmt: skip
         self.batching, self.device = batching, found[0]
-        self._by_run = NamedSharding(mesh, PartitionSpec('runs'))
-        self._programs = Programs(mesh, _BATCHING[batching])
+        self._programs = Programs(self._mesh, _BATCHING[batching], self.split)
 
     def __str__(self) -> str:
-        return f'{self.count} {self.device.platform} devices'
+        where = f' on {jax.process_count()} hosts' if hosts.several() else ''
+        return f'{self.count} {self.device.platform} devices{where}'
 
     def describe(self) -> dict[str, object]:
         """What it is, in JSON."""
         return {'platform': self.device.platform, 'device': self.device.device_kind,
-                'devices': self.count, 'batching': self.batching}  # fmt: skip
+                'devices': self.count, 'batching': self.batching, 'data': self.data}  # fmt: skip
 
     def share(self, group: Group) -> tuple[int, int]:
         """How many runs of a group a device has, and how many of them it works on at once."""
-        runs = -(-len(group.runs) // self.count)
+        runs = -(-len(group.runs) // self.rows)
         return runs, runs if self.batching == 'vmap' else 1
 
     def place(self, group: Group, tree):
         """`tree`, of (R, ...) arrays, on the devices, filled up with copies of the last run."""
-        short = -len(group.runs) % self.count
+        short = -len(group.runs) % self.rows
 
         def fill(x):
             x = np.asarray(x)
             return np.concatenate([x, np.repeat(x[-1:], short, axis=0)]) if short else x
 
-        return jax.device_put(jax.tree.map(fill, tree), self._by_run)
+        def put(x):
+            x = fill(x)
+            part = _part(x.shape[1:], self.data) if self.split else ()
+            where = NamedSharding(self._mesh, PartitionSpec('runs', *part))
+            return jax.make_array_from_callback(x.shape, where, lambda rows: x[rows])
+
+        return jax.tree.map(put, tree)
 
     def fetch(self, group: Group, tree):
         """Copies in host memory, without the rows that only filled up the devices."""
-        return jax.tree.map(lambda x: np.array(x[: len(group.runs)]), jax.device_get(tree))
+        return jax.tree.map(lambda x: np.array(x[: len(group.runs)]), hosts.gathered(tree))
 
     def init(self, group: Group) -> training.State:
         """States before the first step, on the devices."""
@@ -130,11 +150,11 @@ class Machine:
         self, group: Group, params, schemes: Sequence[Sequence[Scheme]], length: int,
         sequences: int, batch: int,
     ) -> evaluation.Counts:  # fmt: skip
-        """Counts (R, ...) of every run under its schemes; `schemes` has a sequence per run."""
+        """Counts (R, ...), on the devices, of every run under its schemes; `schemes` has a sequence
+        per run."""
         placed = self.place(group, stack([tuple(row) for row in schemes]))
         runs = self._stacked(group)
-        counts = self._programs.evaluate(runs, params, placed, length, sequences, batch)
-        return self.fetch(group, counts)
+        return self._programs.evaluate(runs, params, placed, length, sequences, batch)
 
     def _stacked(self, group):
         return self.place(group, stack(group.runs))
@@ -146,19 +166,41 @@ _BATCHING = {
 }
 
 
+def _part(shape: tuple[int, ...], count: int) -> PartitionSpec:
+    """Which dim of an array is split over the devices of a run: the last that can be, if any."""
+    for axis in reversed(range(len(shape))):
+        if shape[axis] and shape[axis] % count == 0:
+            return PartitionSpec(*[None] * axis, 'data')
+    return PartitionSpec()
+
+
 class Programs:
     """What is compiled: functions of one run, over the runs of a device, over the devices.
 
     Each compiles once per structure of its arguments. `shard_map` keeps devices from talking to
-    each other: runs have nothing to say to one another.
+    each other over runs, which have nothing to say to one another. Devices that share a run are
+    left to XLA, which is told where sequences are, and parameters, and does the talking.
     """
 
-    def __init__(self, mesh: jax.sharding.Mesh, each):
+    def __init__(self, mesh: jax.sharding.Mesh, each, split: bool = False):
         runs, shared = PartitionSpec('runs'), PartitionSpec()
+        data = mesh.shape['data']
 
         def over_devices(f, *specs):
             # Loops start from constants, which are not yet "varying over runs": no check for that.
-            return jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
+            return jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False,
+                                 axis_names={'runs'})  # fmt: skip
+
+        def put(tree, where):
+            if data == 1:
+                return tree
+            return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, where(x)), tree)
+
+        def spread(rows):
+            return put(rows, lambda x: PartitionSpec('data'))
+
+        def kept(state):
+            return put(state, lambda x: _part(x.shape, data) if split else shared)
 
         def net(seeds, model):
             def one(seed):
@@ -167,11 +209,18 @@ class Programs:
             return over_devices(lambda s: each(one, s), runs)(seeds)
 
         def init(stacked, net):
-            return over_devices(lambda r, n: each(training.begin, r, n), runs, runs)(stacked, net)
+            def one(run, net):
+                return kept(training.begin(run, net))
+
+            return over_devices(lambda r, n: each(one, r, n), runs, runs)(stacked, net)
 
         def chunk(stacked, state, steps, size):
             def local(r, s, n):
-                return each(lambda run, state: training.chunk(run, state, n, size), r, s)
+                def one(run, state):
+                    state, metrics = training.chunk(run, kept(state), n, size, spread)
+                    return kept(state), metrics
+
+                return each(one, r, s)
 
             return over_devices(local, runs, runs, shared)(stacked, state, steps)
 

@@ -1,5 +1,6 @@
 """Training, for one run. Many runs are a vmap of these functions (sweep.py)."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,8 @@ from posjax.run import Optim, Run
 from posjax.scheme import Params
 from posjax.streams import stream
 from posjax.tasks.task import UNSCORED
+
+Spread = Callable[[Any], Any]
 
 
 class State(NamedTuple):
@@ -55,10 +58,14 @@ def begin(run: Run, net: Params) -> State:
     return State(params, _optimizer(run).init(params), jnp.int32(0), jnp.int32(-1))
 
 
-def step(run: Run, state: State) -> tuple[State, Metrics]:
-    """One update. A run whose loss or gradient is not finite keeps its parameters from then on."""
-    tokens_BT, answers_BT, valid_BT = batch(
-        run, jax.random.fold_in(stream(run.seed, 'data'), state.step)
+def step(run: Run, state: State, spread: Spread = lambda rows: rows) -> tuple[State, Metrics]:
+    """One update. A run whose loss or gradient is not finite keeps its parameters from then on.
+
+    Args:
+      spread: says which devices have which sequences of a batch, if several share them.
+    """
+    tokens_BT, answers_BT, valid_BT = spread(
+        batch(run, jax.random.fold_in(stream(run.seed, 'data'), state.step))
     )
     key = jax.random.fold_in(stream(run.seed, 'positions'), state.step)
 
@@ -102,7 +109,9 @@ def batch(run: Run, key: jax.Array):
     return tuple(jnp.concatenate(rows) for rows in zip(*parts, strict=True))
 
 
-def chunk(run: Run, state: State, steps: jax.Array, size: int) -> tuple[State, Metrics]:
+def chunk(
+    run: Run, state: State, steps: jax.Array, size: int, spread: Spread = lambda rows: rows
+) -> tuple[State, Metrics]:
     """`steps` <= `size` updates in one compiled loop; metrics (size,), NaN past `steps`.
 
     The number of steps is data, so the last, shorter chunk of a run is the same program.
@@ -111,7 +120,7 @@ def chunk(run: Run, state: State, steps: jax.Array, size: int) -> tuple[State, M
 
     def body(i, carry):
         state, log = carry
-        state, metrics = step(run, state)
+        state, metrics = step(run, state, spread)
         return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), log, metrics)
 
     return jax.lax.fori_loop(0, steps, body, (state, empty))

@@ -18,6 +18,7 @@ import fcntl
 import json
 import math
 import os
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ml_collections import ConfigDict
 from posjax import config as config_lib
 from posjax.config import ConfigError
 
-_TEMPORARY = '.{}.tmp'
+_TEMPORARY = '.{}.{}.tmp'
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -37,7 +38,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
       OSError: the disk is full, or the folder cannot be written; with the file's name.
     """
     path = Path(path)
-    temporary = path.with_name(_TEMPORARY.format(path.name))
+    # A name of its own: shards of a sweep write the same tables.
+    temporary = path.with_name(_TEMPORARY.format(path.name, uuid.uuid4().hex[:8]))
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -70,26 +72,35 @@ class Workdir:
         return self.path / 'groups' / name
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, groups: Sequence[str] | None = None) -> Iterator[None]:
         """One process at a time; the operating system lifts the lock of a process that died.
+
+        Args:
+          groups: which alone are locked, so that shards may work side by side; all, by default.
 
         Raises:
           ConfigError: another process has it, or the folder cannot be written.
         """
+        with contextlib.ExitStack() as stack:
+            self._lock(stack, '.lock', fcntl.LOCK_EX if groups is None else fcntl.LOCK_SH)
+            for name in groups or ():
+                self._lock(stack, f'.locks/{name}', fcntl.LOCK_EX)
+            for folder in [self.path] if groups is None else map(self.group, groups):
+                for leftover in folder.rglob(_TEMPORARY.format('*', '*')):
+                    leftover.unlink()
+            yield
+
+    def _lock(self, stack: contextlib.ExitStack, name: str, kind: int) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = open(self.path / '.lock', 'w')  # noqa: SIM115  (held until the end)
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((self.path / name).open('w'))
         except OSError as error:
             raise ConfigError(f'workdir {self.path} cannot be used: {error.strerror}') from None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ConfigError(f'workdir {self.path} is in use by another process; wait for it, '
-                                  'or name another --workdir') from None  # fmt: skip
-            for leftover in self.path.rglob(_TEMPORARY.format('*')):
-                leftover.unlink()
-            yield
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f'workdir {self.path} is in use by another process; wait for it, '
+                              'or name another --workdir') from None  # fmt: skip
 
     def claim(self, config: ConfigDict) -> None:
         """Stores the config, or checks that the one that is there trains the same runs.
@@ -97,6 +108,8 @@ class Workdir:
         Raises:
           ConfigError: the folder belongs to another experiment; names the first field.
         """
+        # Looked at first: another shard, beside this one, makes them after its config.json.
+        begun = any((self.path / 'groups').glob('*'))
         if (self.path / 'config.json').exists():
             different = config_lib.differences(self.config(), config)
             if different:
@@ -107,7 +120,7 @@ class Workdir:
                     f'workdir {self.path} holds another experiment: config.{min(different)} was '
                     f'{old!r}, is {new!r}; name another --workdir, or remove that one'
                 )
-        elif any((self.path / 'groups').glob('*')):
+        elif begun:
             raise ConfigError(f'workdir {self.path} has results but no config.json; name another')
         write_atomically(self.path / 'config.json', config_lib.to_json(config))
 

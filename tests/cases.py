@@ -12,7 +12,7 @@ from posjax.scheme import Context, parse
 
 # Small and awkward: two heads, a length that no block size divides.
 MODEL = Model(tokens=11, classes=5, layers=2, heads=2, width=16, mlp=2)
-TRAIN_LENGTH, LENGTH = 6, 9
+LENGTH = 9
 
 
 # One program per structure and shape, shared by all laws.
@@ -20,8 +20,14 @@ apply = jax.jit(model_lib.apply, static_argnames=('model', 'weights'))
 
 
 @functools.lru_cache
+def fresh_net(model, seed):
+    return jax.jit(model_lib.init_net, static_argnums=0)(model, jax.random.key(seed))
+
+
+@functools.lru_cache
 def random_params_of(text, model, seed):
-    params = model_lib.init(model, parse(text), jax.random.key(seed))
+    net = fresh_net(model, seed)
+    params = model_lib.with_scheme(model, net, parse(text), jax.random.key(seed))
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: x + 0.5 * rng.normal(size=x.shape).astype(x.dtype), params)
 
@@ -33,12 +39,6 @@ def random_params(scheme, model=MODEL, seed=0):
 
 def tokens(batch=3, length=LENGTH, seed=1):
     return jax.random.randint(jax.random.key(seed), (batch, length), 0, MODEL.tokens)
-
-
-def logits(text, length=LENGTH, model=MODEL, **kwargs):
-    scheme = parse(text)
-    toks = tokens(length=length)
-    return apply(model, random_params(scheme), toks, scheme, length=length, **kwargs).logits_BTC
 
 
 def context(

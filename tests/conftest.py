@@ -2,7 +2,9 @@
 
 import os
 
-# Processes side by side: each keeps to one thread. Set before JAX starts.
+# Set before JAX starts, and for all commands that tests run. Most of the work is compiling small
+# programs once, which need not be fast; and processes side by side keep to one thread each.
+os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
 os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_multi_thread_eigen=false'
 
 import jax

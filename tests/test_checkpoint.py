@@ -3,13 +3,15 @@
 import jax
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from posjax import training
 from posjax.checkpoint import CheckpointError, Checkpoints
 from tests.test_training import make
 
-STATE = jax.tree.map(np.array, training.init(make()))
-ABSTRACT = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), STATE)
+ABSTRACT = jax.eval_shape(training.init, make())
+RNG = np.random.default_rng(0)
+STATE = jax.tree.map(lambda x: np.asarray(9 * RNG.normal(size=x.shape)).astype(x.dtype), ABSTRACT)
 
 
 @pytest.fixture
@@ -81,8 +83,9 @@ class Broken:
 def test_a_save_that_fails_is_told_and_earlier_ones_stay(folder, monkeypatch):
     with pytest.raises(CheckpointError, match='40 in .* was not saved: .*No space left'):
         with Checkpoints(folder) as kept:
-            monkeypatch.setattr(kept._orbax, 'save_checkpointables_async', lambda *a, **k: Broken())
+            monkeypatch.setattr(ocp, 'save_checkpointables_async', lambda *a, **k: Broken())
             kept.save(40, STATE)  # in the background: told on leaving
+    monkeypatch.undo()
     with pytest.raises(CheckpointError, match='40 in .* was not saved'):
         with Checkpoints(folder) as kept:
             kept.save(40, {'a': np.array(object())})  # at once

@@ -7,15 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posjax import evaluation, model, training
+from posjax import evaluation
 from posjax.scheme import parse
 from posjax.streams import stream
-from tests.test_training import make, poisoned
+from tests.cases import apply
+from tests.test_training import init, make, poisoned
 
 RUN = make('rope', task='lag(k=2, vocab=4)')
-# Fresh parameters answer one class whatever they are asked; these are larger.
-PARAMS = jax.tree.map(lambda x: 4 * x, training.init(RUN).params)
 OTHER = parse('sinusoidal')
+
+
+@functools.cache
+def params(run=RUN):
+    """Fresh parameters answer one class whatever they are asked; these are larger."""
+    return jax.tree.map(lambda x: 4 * x, init(run).params)
 
 
 @functools.partial(jax.jit, static_argnames=('length', 'sequences', 'batch'))
@@ -24,13 +29,13 @@ def counts(run, params, schemes, length, sequences, batch):
 
 
 def test_against_counting_one_by_one():
-    got = counts(RUN, PARAMS, (RUN.scheme, OTHER), 9, 10, 4)
+    got = counts(RUN, params(), (RUN.scheme, OTHER), 9, 10, 4)
     key = jax.random.fold_in(stream(RUN.seed, 'eval_data'), 9)
     for row, scheme in enumerate((RUN.scheme, OTHER)):
         right = np.zeros(9)
         for i in range(10):
             tokens, answers = RUN.task.sample(jax.random.fold_in(key, i), 1, 9)
-            logits = model.apply(RUN.model, PARAMS, tokens, scheme).logits_BTC
+            logits = apply(RUN.model, params(), tokens, scheme).logits_BTC
             right += np.asarray(logits.argmax(-1) == answers)[0]
         np.testing.assert_array_equal(got.right_NT[row], right)
     np.testing.assert_array_equal(got.scored_T, [0, 0] + [10] * 7)
@@ -39,23 +44,23 @@ def test_against_counting_one_by_one():
 
 def test_schemes_of_equal_structure_are_asked_as_if_alone():
     texts = ('rope(theta=3.0)', 'none', 'rope(theta=50.0)', 'none')
-    together = counts(RUN, PARAMS, tuple(map(parse, texts)), 9, 10, 4).right_NT
-    alone = [counts(RUN, PARAMS, (parse(text),), 9, 10, 4).right_NT[0] for text in texts]
+    together = counts(RUN, params(), tuple(map(parse, texts)), 9, 10, 4).right_NT
+    alone = [counts(RUN, params(), (parse(text),), 9, 10, 4).right_NT[0] for text in texts]
     np.testing.assert_array_equal(together, alone)
     assert np.abs(together[0] - together[2]).max() > 0
 
 
 @pytest.mark.parametrize('batch', [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 64))])
 def test_neither_the_batch_nor_more_sequences_change_anything(batch):
-    got = counts(RUN, PARAMS, (RUN.scheme,), 9, 10, batch)
-    expected = counts(RUN, PARAMS, (RUN.scheme, OTHER), 9, 10, 4)
+    got = counts(RUN, params(), (RUN.scheme,), 9, 10, batch)
+    expected = counts(RUN, params(), (RUN.scheme, OTHER), 9, 10, 4)
     np.testing.assert_array_equal(got.right_NT[0], expected.right_NT[0])
-    few = counts(RUN, PARAMS, (RUN.scheme,), 9, 5, batch).right_NT
+    few = counts(RUN, params(), (RUN.scheme,), 9, 5, batch).right_NT
     assert (few <= got.right_NT).all() and got.right_NT.sum() > few.sum()
 
 
 def test_a_broken_model_scores_nan_and_not_the_frequency_of_class_zero():
-    broken = poisoned(RUN, training.init(RUN)).params
+    broken = poisoned(RUN, init(RUN)).params
     broken['net']['out']['bias'] = jnp.full_like(broken['net']['out']['bias'], jnp.nan)
     got = counts(RUN, broken, (RUN.scheme,), 9, 10, 5).right_NT[0]
     np.testing.assert_array_equal(got[:2], 0)  # not scored
@@ -84,9 +89,8 @@ def test_depths_are_counted_in_tenths():
 
 
 def test_a_task_with_depths_is_counted_by_them_and_others_are_not():
-    assert counts(RUN, PARAMS, (RUN.scheme,), 9, 5, 5).right_ND is None
+    assert counts(RUN, params(), (RUN.scheme,), 9, 5, 5).right_ND is None
     run = make('rope', task='needle(keys=2, queries=2)')
-    params = jax.tree.map(lambda x: 4 * x, training.init(run).params)
-    got = counts(run, params, (run.scheme,), 17, 40, 20)
+    got = counts(run, params(run), (run.scheme,), 17, 40, 20)
     assert got.scored_D.sum() == got.scored_T.sum() == 80 and (got.scored_D > 0).all()
     assert got.right_ND.sum() == got.right_NT.sum() > 0

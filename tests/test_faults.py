@@ -274,7 +274,7 @@ def test_what_a_killed_process_left_is_cleared_away(bench, whole, halfway):
     (folder / f'{last + 10}').mkdir()
     (folder / f'{last + 20}.orbax-checkpoint-tmp').mkdir()
     (folder / 'stray').write_text('x')
-    (halfway / 'groups' / GROUP / '.results.csv.tmp').write_text('half')
+    (halfway / 'groups' / GROUP / '.results.csv.0.tmp').write_text('half')
     assert newest(halfway).step == last
     assert bench.train(halfway).code == 0
     assert not list(folder.glob('*tmp*')) and not list(halfway.rglob('.*.tmp'))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from posjax import interventions
-from posjax import model as model_lib
 from posjax.interventions import Intervention
 from posjax.scheme import as_chain, parse
 from tests.cases import MODEL, apply, random_params, tokens
@@ -174,6 +173,6 @@ def test_the_cropped_see_only_the_last_tokens():
     """One layer: a token of a cropped text answers as the last of the tokens it may see."""
     model = dataclasses.replace(MODEL, layers=1)
     toks, params = tokens(length=9), random_params(parse('rope'), model)
-    cropped = model_lib.apply(model, params, toks, changed('crop', 'rope', 4, 9)).logits_BTC
-    alone = model_lib.apply(model, params, toks[:, -4:], parse('rope')).logits_BTC
+    cropped = apply(model, params, toks, changed('crop', 'rope', 4, 9)).logits_BTC
+    alone = apply(model, params, toks[:, -4:], parse('rope')).logits_BTC
     np.testing.assert_allclose(cropped[:, -1], alone[:, -1], atol=1e-5 * np.abs(alone).max())

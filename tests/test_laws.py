@@ -21,7 +21,11 @@ from posjax import model as model_lib
 from posjax.probe import View, is_random, responses
 from posjax.scheme import Chain, Scheme, as_chain, chain, hooks, parse
 from posjax.spec import is_spec, is_variadic
-from tests.cases import LENGTH, MODEL, TRAIN_LENGTH, apply, logits, random_params, tokens
+from tests import cases
+from tests.cases import MODEL, apply, random_params
+
+# Past four times the training length; no block size divides it.
+TRAIN_LENGTH, LENGTH = 6, 25
 
 
 def test_modules() -> dict:
@@ -50,14 +54,6 @@ every = pytest.mark.parametrize('text', TEXTS + slowly(CHAINS[:2]) + slowly(CHAI
 each_alone = pytest.mark.parametrize('text', TEXTS)
 
 
-@pytest.fixture(autouse=True)
-def compile_quickly():
-    """Most of the work is compiling small programs once; they need not be fast."""
-    jax.config.update('jax_disable_most_optimizations', True)
-    yield
-    jax.config.update('jax_disable_most_optimizations', False)
-
-
 ONE_LAYER = dataclasses.replace(MODEL, layers=1)
 
 
@@ -77,9 +73,18 @@ def parameters(scheme):
     return random_params(scheme, model_of(scheme))
 
 
+def tokens():
+    return cases.tokens(length=LENGTH)
+
+
 def run(scheme, toks=None, **kwargs):
-    """The tiny model on the tokens; `length` is always given, so that programs are shared."""
+    """The tiny model on the tokens.
+
+    Length and padding are always given for whole sequences, so that laws share one program.
+    """
     toks = tokens() if toks is None else toks
+    if toks.shape == (3, LENGTH):
+        kwargs = {'valid_BT': jnp.ones((3, LENGTH), bool)} | kwargs
     kwargs = {'length': LENGTH} | kwargs
     return apply(model_of(scheme), parameters(scheme), toks, scheme, **kwargs)
 
@@ -180,7 +185,7 @@ def test_random_positions_follow_their_key_and_stay_within_reach(text):
 @every
 def test_no_gradient_flows_from_later_tokens(text):
     scheme = parse(text)
-    params, toks = parameters(scheme), jnp.arange(LENGTH)[None]  # every token once
+    params, toks = parameters(scheme), jnp.arange(9)[None]  # every token once
 
     def early(embedding):
         net = {**params['net'], 'embed': {'embedding': embedding}}
@@ -194,13 +199,11 @@ def test_no_gradient_flows_from_later_tokens(text):
 
 @every
 def test_past_the_training_length(text):
-    length = 4 * TRAIN_LENGTH
-    full, half = (
-        logits(text, length, dataclasses.replace(model_of(parse(text)), dtype=dtype))
-        for dtype in ('float32', 'bfloat16')
-    )
+    scheme = parse(text)
+    full, model = run(scheme).logits_BTC, dataclasses.replace(model_of(scheme), dtype='bfloat16')
+    half = apply(model, parameters(scheme), tokens(), scheme, length=LENGTH).logits_BTC
     for out in (full, half):
-        assert out.shape == (3, length, MODEL.classes) and out.dtype == jnp.float32
+        assert out.shape == (3, LENGTH, MODEL.classes) and out.dtype == jnp.float32
         assert np.isfinite(out).all()
     # Eight bits of mantissa through two layers: near, and not the same.
     assert 0 < np.abs(half - full).max() < 0.15 * np.abs(full).max()
@@ -271,14 +274,14 @@ def test_no_dead_parameters_and_no_dead_bias(text):
 
 
 @every
-def test_decoding_equals_prefilling(text):
-    scheme, toks = parse(text), tokens()
-    # Room for more tokens than come, a first part at once, then one by one.
-    cache = model_lib.empty_cache(model_of(scheme), len(toks), LENGTH + 3)
-    out = run(scheme, toks[:, :4], cache=cache, valid_BT=jnp.ones((3, 4), bool))
-    parts = [out.logits_BTC]
-    for part in jnp.split(toks[:, 4:], LENGTH - 4, axis=1):
-        out = run(scheme, part, cache=out.cache)
+@pytest.mark.parametrize('several', slowly([5, 1]))
+def test_decoding_equals_prefilling(text, several):
+    scheme, parts = parse(text), []
+    # Room for more tokens than come.
+    cache = model_lib.empty_cache(model_of(scheme), 3, LENGTH + 3)
+    for part in jnp.split(tokens(), LENGTH // several, axis=1):
+        out = run(scheme, part, cache=cache)
+        cache = out.cache
         parts.append(out.logits_BTC)
     close(jnp.concatenate(parts, axis=1), run(scheme).logits_BTC)
 
@@ -320,10 +323,10 @@ def test_gradients_blockwise_equal_whole(text, block):
 @every
 def test_left_padding_changes_nothing(text):
     scheme, pad = parse(text), 3
-    padded = jnp.concatenate([jnp.zeros((3, pad), jnp.int32), tokens()], axis=1)
-    valid = jnp.broadcast_to(jnp.arange(LENGTH + pad)[None] >= pad, padded.shape)
+    padded = jnp.pad(tokens()[:, :-pad], ((0, 0), (pad, 0)))
+    valid = jnp.broadcast_to(jnp.arange(LENGTH)[None] >= pad, padded.shape)
     got = run(scheme, padded, valid_BT=valid).logits_BTC
-    close(got[:, pad:], run(scheme).logits_BTC)
+    close(got[:, pad:], run(scheme).logits_BTC[:, :-pad])
     assert np.isfinite(got).all()
 
 
@@ -352,7 +355,8 @@ def test_equal_structure_compiles_once(text):
     first = run(scheme).logits_BTC
     programs = apply._cache_size()
     other = jax.tree.map(lambda leaf: leaf * 1.5, scheme)
-    second = apply(model_of(scheme), parameters(scheme), tokens(), other, length=LENGTH).logits_BTC
+    second = apply(model_of(scheme), parameters(scheme), tokens(), other, length=LENGTH,
+                   valid_BT=jnp.ones((3, LENGTH), bool)).logits_BTC  # fmt: skip
     run(parse(text))
     assert apply._cache_size() == programs
     if jax.tree.leaves(scheme):

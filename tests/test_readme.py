@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
@@ -46,7 +47,7 @@ rows, failed = experiment.train(c, {str(tmp_path / 'w')!r})
 assert failed == 0 and len({{r["scheme"] for r in rows}}) == 4
 """
     done = subprocess.run([sys.executable, '-c', script], cwd=ROOT, capture_output=True, text=True,
-                          env={'PYTHONPATH': f'{tmp_path}:{ROOT}', 'PATH': ''})  # fmt: skip
+                          env=os.environ | {'PYTHONPATH': f'{tmp_path}:{ROOT}'})  # fmt: skip
     assert done.returncode == 0, done.stderr
     # Two numbers of one class are one program: rope, half_life, rope|half_life.
     assert '4 runs as 3 programs' in done.stdout

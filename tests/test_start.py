@@ -11,10 +11,10 @@ import pytest
 import posjax
 from posjax import config as config_lib
 from posjax import experiment, outcome, sweep, training
-from posjax import model as model_lib
 from posjax.config import ConfigError
 from posjax.tasks.task import UNSCORED
-from tests.test_training import chunk, make
+from tests.cases import apply
+from tests.test_training import chunk, init, make
 
 OPTAX_RUNS = True
 pytestmark = pytest.mark.xdist_group('start')  # they share one finished workdir
@@ -80,7 +80,7 @@ def test_the_optimiser_is_fresh_and_warms_up(source, tmp_path):
     experiment.train(c, tmp_path / 'tuned', say=lambda line: None)
     before, after = (posjax.load(path, seed=0) for path in (source, tmp_path / 'tuned'))
     run = dataclasses.replace(after.run)
-    state = training.init(run)._replace(params=before.params, step=jnp.int32(4))
+    state = init(run)._replace(params=before.params, step=jnp.int32(4))
     state, _ = chunk(run, state, 2, size=2)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.params, after.params
@@ -113,10 +113,10 @@ def test_sequences_of_several_lengths_share_a_batch_and_not_their_numbers():
     tokens, answers, valid = training.batch(run, jax.random.key(0))
     np.testing.assert_array_equal(valid.sum(axis=1), [2, 2, 4, 4, 6, 6])
     assert (np.asarray(answers)[~np.asarray(valid)] == UNSCORED).all()
-    params = training.init(run).params
-    whole = model_lib.apply(run.model, params, tokens, run.scheme, valid_BT=valid).logits_BTC
+    params = init(run).params
+    whole = apply(run.model, params, tokens, run.scheme, valid_BT=valid).logits_BTC
     for row, length in enumerate([2, 2, 4, 4, 6, 6]):
-        alone = model_lib.apply(run.model, params, tokens[row : row + 1, :length], run.scheme)
+        alone = apply(run.model, params, tokens[row : row + 1, :length], run.scheme)
         np.testing.assert_allclose(whole[row, :length], alone.logits_BTC[0], atol=1e-5)
         np.testing.assert_array_equal(
             answers[row, 1:length], tokens[row, : length - 1], 'the task is another one'

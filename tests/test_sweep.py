@@ -8,9 +8,9 @@ import pytest
 
 from configs import blog
 from posjax import config as config_lib
-from posjax import sweep, training
+from posjax import sweep
 from posjax.sweep import Machine
-from tests.test_training import chunk, make, poisoned
+from tests.test_training import chunk, init, make, poisoned
 
 OPTAX_RUNS = True
 
@@ -69,7 +69,7 @@ def test_a_row_of_the_sweep_is_its_run_alone(batching, devices):
     state, metrics = machine.fetch(group, state), machine.fetch(group, metrics)
     assert state.step.shape == (5,)
     for row, run in enumerate(group.runs):
-        alone, log = chunk(run, training.init(run), 20)
+        alone, log = chunk(run, init(run), 20)
         np.testing.assert_allclose(metrics.loss[row], log.loss, atol=2e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a[row], b, atol=5e-4),
                      state.params, alone.params)  # fmt: skip
@@ -133,3 +133,32 @@ def test_devices_do_not_talk():
 def test_too_many_devices_are_refused():
     with pytest.raises(ValueError, match=r'mesh.devices=64, but this machine has 2 \(cpu\)'):
         Machine(64)
+
+
+@pytest.mark.parametrize(
+    ('batching', 'parameters'),
+    [('map', 'split'), *(
+        pytest.param(*row, marks=pytest.mark.slow) for row in (('map', 'copied'), ('vmap', 'split'))
+    )],
+)  # fmt: skip
+def test_devices_that_share_a_run_train_it_alike(batching, parameters):
+    # Adam's steps along gradients that are zero but for rounding are large, unless eps is.
+    (group,) = sweep.group([make('alibi', seed, eps=1e-3) for seed in range(2)])
+    trained = []
+    for machine in (Machine(1), Machine(2, batching, data=2, parameters=parameters)):
+        state, metrics = machine.chunk(group, machine.init(group), 20, 20)
+        trained.append(machine.fetch(group, (state.params, metrics.loss)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *trained)
+    # A batch of four, halved; and of parameters and optimiser each device keeps a part.
+    compiled = machine._programs.chunk.lower(
+        machine._stacked(group), state, np.int32(1), 20
+    ).compile()
+    assert 'all-reduce' in compiled.as_text()
+    leaf = state.optimizer[1][0].mu['net']['embed']['embedding']
+    (part,) = {shard.data.shape for shard in leaf.addressable_shards}
+    assert part == (2, 4, 8 // (2 if parameters == 'split' else 1))
+
+
+def test_devices_that_do_not_share_out_are_refused():
+    with pytest.raises(ValueError, match='mesh.data=3 should divide the number of devices, 2'):
+        Machine(2, data=3)

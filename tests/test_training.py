@@ -25,21 +25,24 @@ def make(text='learned(max_length=8)', seed=0, task='lag(k=1, vocab=4)', steps=2
     return Run(t, parse(text), model, Optim(**optim), seed, length=6, batch=4, steps=steps)
 
 
+init, step = jax.jit(training.init), jax.jit(training.step)
+
+
 @functools.partial(jax.jit, static_argnames='size')
 def chunk(run, state, steps, size=20):
     return training.chunk(run, state, steps, size)
 
 
 def test_training_learns():
-    _, metrics = chunk(make(steps=300, learning_rate=1e-2), training.init(make()), 300, size=300)
+    _, metrics = chunk(make(steps=300, learning_rate=1e-2), init(make()), 300, size=300)
     assert metrics.loss[0] > 1 and metrics.loss[-20:].mean() < 0.05
     assert metrics.accuracy[-20:].mean() > 0.99
 
 
 def test_the_length_of_a_chunk_changes_no_bit():
     run = make()
-    whole, log = chunk(run, training.init(run), 20)
-    state, logs = training.init(run), []
+    whole, log = chunk(run, init(run), 20)
+    state, logs = init(run), []
     for steps in (7, 1, 12):
         state, part = chunk(run, state, steps)
         assert np.isnan(part.loss[steps:]).all()
@@ -49,7 +52,7 @@ def test_the_length_of_a_chunk_changes_no_bit():
 
 
 def test_seeds_differ_in_initialisation_and_data():
-    states = [training.init(make(seed=seed)) for seed in range(3)]
+    states = [init(make(seed=seed)) for seed in range(3)]
     constant = ('norm', "['scale']['bias']")
     for path, a in jax.tree_util.tree_leaves_with_path(states[0].params):
         if not any(word in jax.tree_util.keystr(path) for word in constant):
@@ -80,7 +83,7 @@ def test_all_schemes_see_the_same_batches(monkeypatch):
         seen.append(np.asarray(tokens))
 
     for text in ('none', 'rope', 'learned(max_length=8)'):
-        spy(make(text), training.init(make(text)))
+        spy(make(text), init(make(text)))
     assert all((tokens == seen[0]).all() for tokens in seen)
 
 
@@ -93,7 +96,7 @@ def poisoned(run, state):
 
 def test_a_run_that_stops_being_finite_freezes_at_that_step():
     run = make()
-    state, _ = chunk(run, training.init(run), 5)
+    state, _ = chunk(run, init(run), 5)
     bad = poisoned(run, state)
     after, metrics = chunk(run, bad, 4)
     assert int(after.failed) == 5 and int(after.step) == 9
@@ -107,9 +110,9 @@ def one_step(**optim):
     """Parameters before and after one step whose gradient is zero: nothing is scored."""
     run = make(weight_decay=0.5, learning_rate=0.1, **optim)
     run = dataclasses.replace(run, task=parse_task('lag(k=6, vocab=4)'))
-    state = training.init(run)
+    state = init(run)
     state = state._replace(params=jax.tree.map(jnp.ones_like, state.params))
-    return training.step(run, state)[0].params
+    return step(run, state)[0].params
 
 
 @pytest.mark.parametrize('kind', DECAYABLE)
@@ -134,7 +137,7 @@ def test_all_kinds_together_are_all_parameters():
 def test_adamw_against_the_textbook():
     """Two steps in float64, decoupled decay, bias-corrected moments, as torch.optim.AdamW."""
     run = make('none', learning_rate=0.03, weight_decay=0.1, decay=DECAYABLE, beta1=0.8, beta2=0.95)
-    state, path = training.init(run), ('net', 'out', 'kernel')
+    state, path = init(run), ('net', 'out', 'kernel')
 
     def pick(tree):
         return np.asarray(functools.reduce(lambda t, k: t[k], path, tree), np.float64)
@@ -147,15 +150,15 @@ def test_adamw_against_the_textbook():
             out = model_lib.apply(run.model, p, tokens, run.scheme)
             return training.loss_and_accuracy(out.logits_BTC, answers)[0]
 
-        return pick(jax.grad(loss)(state.params))
+        return pick(jax.jit(jax.grad(loss))(state.params))
 
     p, m, v = pick(state.params), 0.0, 0.0
     for t in (1, 2):
         g = gradient(state)
         m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2
-        step = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
-        p = p - 0.03 * (step + 0.1 * p)
-        state, _ = training.step(run, state)
+        change = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.95**t)) + 1e-8)
+        p = p - 0.03 * (change + 0.1 * p)
+        state, _ = step(run, state)
         np.testing.assert_allclose(pick(state.params), p, atol=2e-6)
 
 

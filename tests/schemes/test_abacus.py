@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posjax import model as model_lib
 from posjax.scheme import parse
-from tests.cases import MODEL, context, random_params
+from tests.cases import MODEL, apply, context, random_params
 
 EXAMPLES = [
     'learned(max_length=64)|abacus(digits=4, max_offset=30)',
@@ -86,7 +85,7 @@ def test_digits_of_one_place_share_a_row():
 def test_a_place_without_a_row_is_never_another_row():
     scheme = parse('learned(max_length=3)|abacus')
     toks = jnp.asarray([[10, 1, 2, 3]])
-    got = model_lib.apply(MODEL, random_params(scheme), toks, scheme).logits_BTC
+    got = apply(MODEL, random_params(scheme), toks, scheme).logits_BTC
     assert np.isnan(got[:, 3]).all()
 
 

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posjax import model as model_lib
 from posjax.scheme import Dims, parse
-from tests.cases import MODEL, context, random_params, tokens
+from tests.cases import MODEL, apply, context, random_params, tokens
 
 EXAMPLES = ['learned(max_length=40)']
 
@@ -66,6 +65,6 @@ def test_left_padding_does_not_move_rows():
     params, seq = random_params(scheme), tokens(batch=1, length=5)
     padded = jnp.concatenate([jnp.zeros((1, 3), jnp.int32), seq], axis=1)
     valid = jnp.arange(8)[None] >= 3
-    plain = model_lib.apply(MODEL, params, seq, scheme).logits_BTC
-    got = model_lib.apply(MODEL, params, padded, scheme, valid_BT=valid).logits_BTC
+    plain = apply(MODEL, params, seq, scheme).logits_BTC
+    got = apply(MODEL, params, padded, scheme, valid_BT=valid).logits_BTC
     np.testing.assert_allclose(got[:, 3:], plain, atol=2e-5)

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posjax import model as model_lib
 from posjax.scheme import parse
-from tests.cases import MODEL, random_params, tokens
+from tests.cases import MODEL, apply, random_params, tokens
 
 EXAMPLES = [
     'learned(max_length=40)|random_offset(max_offset=5)',
@@ -59,15 +58,15 @@ def test_fractional_positions_stay_fractional():
 def test_a_relative_scheme_does_not_notice():
     scheme = parse('alibi|random_offset(max_offset=50)')
     params, toks = random_params(scheme), tokens()
-    plain = model_lib.apply(MODEL, params, toks, scheme).logits_BTC
-    got = model_lib.apply(MODEL, params, toks, scheme, key=jax.random.key(1)).logits_BTC
+    plain = apply(MODEL, params, toks, scheme).logits_BTC
+    got = apply(MODEL, params, toks, scheme, key=jax.random.key(1)).logits_BTC
     np.testing.assert_allclose(got, plain, atol=1e-5)
 
 
 def test_an_offset_past_the_table_is_never_another_row():
     scheme = parse('learned(max_length=9)|random_offset(max_offset=1000)')
     params, toks = random_params(scheme), tokens()
-    got = model_lib.apply(MODEL, params, toks, scheme, key=jax.random.key(0)).logits_BTC
+    got = apply(MODEL, params, toks, scheme, key=jax.random.key(0)).logits_BTC
     assert np.isnan(got).all()
 
 

@@ -11,7 +11,7 @@ import pytest
 from posjax import model as model_lib
 from posjax.scheme import parse
 from posjax.schemes.randomised import draws, even_sample, sorted_sample
-from tests.cases import MODEL, random_params, tokens
+from tests.cases import MODEL, apply, random_params, tokens
 
 EXAMPLES = ['rope|randomised(max_position=40)', 'sinusoidal|randomised(max_position=40)']
 
@@ -130,10 +130,10 @@ def test_decoding_and_padding_with_a_key():
     params, toks = random_params(scheme), tokens()
 
     def run(toks, **more):
-        return model_lib.apply(MODEL, params, toks, scheme, key=key, **more)
+        return apply(MODEL, params, toks, scheme, key=key, **more)
 
     whole = run(toks).logits_BTC
-    assert np.abs(whole - model_lib.apply(MODEL, params, toks, scheme).logits_BTC).max() > 1e-2
+    assert np.abs(whole - apply(MODEL, params, toks, scheme).logits_BTC).max() > 1e-2
     padded = jnp.concatenate([jnp.zeros((3, 2), jnp.int32), toks], axis=1)
     valid = jnp.broadcast_to(jnp.arange(11)[None] >= 2, padded.shape)
     np.testing.assert_allclose(run(padded, valid_BT=valid).logits_BTC[:, 2:], whole, atol=5e-5)
