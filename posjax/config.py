@@ -217,6 +217,9 @@ def _run(config, point, seed, fit) -> Run:
                   *(part['train'][k] for k in ('length', 'batch', 'steps')),
                   tuple(part['train']['lengths']))  # fmt: skip
         _check_sizes(run)
+        if run.batch % config.mesh.data:
+            raise ConfigError(f'config.train.batch={run.batch} should be a multiple of '
+                              f'config.mesh.data={config.mesh.data}')  # fmt: skip
         for length in (run.length, *run.lengths):
             check_length(run, length)
         for words in config.eval.interventions:

@@ -120,6 +120,7 @@ def evaluate(
     config = config_lib.from_json(hosts.shared(lambda: config_lib.to_json(work.config())))
     config.eval.lengths, config.eval.interventions = tuple(lengths), tuple(words)
     config.eval.sequences = sequences
+    config.mesh = config_lib.default().mesh  # of this machine, wherever it was trained
     config_lib.check(config)
     groups = sweep.group(config_lib.runs(config, fit=False))
     asked, left_out = outcome.askable(config, groups, lengths)
