@@ -1,9 +1,9 @@
 """Attention of long sequences: whole against by blocks of queries, time and temporary memory.
 
     python benchmarks/length.py                      to 4,096 tokens, in a few minutes
-    python benchmarks/length.py --longest 16384
+    python benchmarks/length.py --longest 16384 --block 128
 
-Forward, one sequence, 4 heads of 32 dims, blocks of 256 queries. One line a scheme and length; the
+Forward, one sequence, 4 heads of 32 dims. One line a scheme and length; the
 whole form is left out where its scores would not fit in 2 GiB.
 """
 
@@ -17,14 +17,16 @@ from measure import alternate, machine, say
 from posjax.attention import attend
 from posjax.scheme import Context, Dims, as_chain, parse
 
-HEADS, SIZE, BLOCK = 4, 32, 256
+HEADS, SIZE = 4, 32
 SCHEMES = ('none', 'rope', 'alibi', 't5', 'fire', 'cope_contextual(max_pos=64)')
 
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument('--longest', type=int, default=4096)
-    longest = options.parse_args().longest
+    options.add_argument('--block', type=int, default=128, help='queries at a time')
+    asked = options.parse_args()
+    longest = asked.longest
     print(machine())
     lengths = [n for n in (512, 1024, 2048, 4096, 8192, 16384) if n <= longest]
     for words in SCHEMES:
@@ -34,7 +36,7 @@ def main():
             qkv = jax.random.normal(jax.random.key(1), (3, 1, length, HEADS, SIZE))
             place = jnp.arange(length)
             calls, temporary, outs = {}, {}, {}
-            for name, block in (('by blocks', BLOCK), ('whole', 0)):
+            for name, block in (('by blocks', asked.block), ('whole', 0)):
                 if not block and 4 * HEADS * length**2 > 2**31:
                     continue
                 program = _compiled(scheme, block, length, params, qkv, place)

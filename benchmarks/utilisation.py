@@ -4,9 +4,9 @@
     python benchmarks/utilisation.py --widths 256 --lengths 32,256 --dtype bfloat16
 
 Model FLOPs over time, as a fraction of the rate of one large product, measured in turns with it on
-all devices at once. Model FLOPs are 6 per weight and token, and 12 per layer, width and pair of tokens
-(all pairs, as a causal mask hides half of them and saves nothing); rotations, norms, softmax and AdamW
-are not counted. One run a device, two layers, rope on `lag`, about 2,048 tokens a batch.
+all devices at once. Model FLOPs are 6 per weight and token, and 12 per layer, width and pair of
+tokens (all pairs: a causal mask hides half of them and saves nothing); rotations, norms, softmax
+and AdamW are not counted. One run a device, two layers, rope on `lag`, about 2,048 tokens a batch.
 """
 
 import argparse
@@ -46,8 +46,9 @@ def _say(width, length, dtype):
     seconds = alternate({'step': _steps(one), 'peak': _product(dtype)}, rounds=5)
     peak = 2 * SIDE**3 * jax.device_count() / seconds['peak']
     rate = _flops(one.runs[0]) * STEPS * len(one.runs) / seconds['step']
+    each = seconds['step'] / STEPS * 1e3
     print(f'width {width}, T={length}: {rate / 1e9:.0f} of {peak / 1e9:.0f} GFLOP/s, '
-          f'{rate / peak:.0%} ({seconds["step"] / STEPS * 1e3:.1f} ms a step)', flush=True)  # fmt: skip
+          f'{rate / peak:.0%} ({each:.1f} ms a step)', flush=True)  # fmt: skip
 
 
 def _flops(run) -> float:
