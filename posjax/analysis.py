@@ -145,7 +145,7 @@ def load(workdir: str | Path, task: str | None = None, scheme: str | None = None
         raise ConfigError(f'{len(found)} runs of {work.path} match; say task, scheme and seed'
                           + (f' ({shown}, ...)' if found else ''))  # fmt: skip
     ((group, row, run),) = found
-    with Checkpoints(work.group(group.name) / 'checkpoints') as kept:
+    with Checkpoints(work.checkpoints(group.name)) as kept:
         loaded = kept.load(sweep.abstract(group))
     if loaded is None:
         raise ConfigError(f'{work.path} has no checkpoint of {group.name}; train it first')

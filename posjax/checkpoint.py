@@ -4,7 +4,9 @@ A step counts only when Orbax committed it and every array still has the digest 
 Orbax survives being killed, but neither notices flipped bits in array data nor a half-deleted step.
 """
 
+import contextlib
 import hashlib
+import importlib
 import json
 import logging
 import re
@@ -15,15 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
-from orbax.checkpoint.experimental.v1._src.saving import execution
 
 _ITEM = 'state'
 _COMMITTED = 'commit_success.txt'  # what Orbax writes last
-
-
-# Before a save, Orbax 0.12 compares its folder over all processes, whichever are active (`_alone`),
-# and would wait for the others for ever. There is nothing to compare: one process has the folder.
-execution._check_directory_consistency = lambda directory: None
 
 
 class CheckpointError(Exception):
@@ -117,7 +113,8 @@ class Checkpoints:
             response.result()
         except Exception as error:
             raise self._failed(step, error) from error
-        for old in self.steps()[: -self._keep]:
+        # Newer ones, if there are any, are damaged: this one is trained from what came before them.
+        for old in [s for s in self.steps() if s <= step][: -self._keep]:
             # What is deleted in part counts for nothing any more.
             (self.folder / str(old) / _COMMITTED).unlink()
             shutil.rmtree(self.folder / str(old))
@@ -184,12 +181,25 @@ class Checkpoints:
         return Saved(step, tree, digest, notes)
 
 
-def _alone() -> ocp.Context:
+@contextlib.contextmanager
+def _alone():
     """Of several processes, one saves and loads: Orbax would wait for the others."""
+    if jax.process_count() == 1:
+        yield
+        return
     context = ocp.Context()
     context.multiprocessing.primary_host = jax.process_index()
     context.multiprocessing.active_processes = {jax.process_index()}
-    return context
+    # Orbax 0.12 compares the folder of a save over all processes, whichever are active, and would
+    # wait for them for ever. There is nothing to compare: one has the folder.
+    saving = importlib.import_module('orbax.checkpoint.experimental.v1._src.saving.execution')
+    compare = saving._check_directory_consistency
+    saving._check_directory_consistency = lambda directory: None
+    try:
+        with context:
+            yield
+    finally:
+        saving._check_directory_consistency = compare
 
 
 def _named(tree) -> dict[str, Any]:

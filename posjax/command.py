@@ -23,7 +23,6 @@ from posjax import config as config_lib
 from posjax.checkpoint import CheckpointError, SaveError
 from posjax.config import ConfigError
 from posjax.text import split, suggest
-from posjax.workdir import Workdir
 
 _HOSTS = flags.DEFINE_string(
     'hosts', None, 'One of several processes: auto (TPU pods, Slurm, MPI), or ADDRESS:PORT,i/n.'
@@ -58,8 +57,8 @@ def main(command: Callable[[], int]) -> None:
         app.run(guarded, flags_parser=_parse)
     except SaveError as error:
         _end(error, 3)
-    except hosts.FirstFailed as error:
-        _end(f'the first process ended: {error}', 4)
+    except hosts.OtherFailed as error:
+        _end(error, 4)
     except (ConfigError, CheckpointError) as error:
         _end(error, 2)
     except OSError as error:
@@ -67,8 +66,8 @@ def main(command: Callable[[], int]) -> None:
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if isinstance(error, jax.errors.JaxRuntimeError) and 'RESOURCE_EXHAUSTED' not in str(error):
             if hosts.several():
-                _end('another process of this command ended, or cannot be reached; start all of '
-                     f'them again: they go on from what is saved ({error})', 4)  # fmt: skip
+                _end(f'{_line(error, 0)}; another process may have ended: start all of them again, '
+                     'and they go on from what is saved', 4)  # fmt: skip
             raise
         _end('out of memory; lower train.batch or eval.batch, or set model.block', 3)
     except KeyboardInterrupt:
@@ -116,17 +115,15 @@ def train(
 def evaluate(workdir, lengths, words, sequences, compare) -> int:
     """eval.py."""
     path = _folder(workdir)
-    stored = Workdir(path).config().eval
     try:
-        numbers = stored.lengths if lengths is None else [int(length) for length in lengths]
+        numbers = None if lengths is None else [int(length) for length in lengths]
     except ValueError:
         raise ConfigError(f'--lengths={",".join(lengths)} should be whole numbers, as in '
                           '--lengths 32,64') from None  # fmt: skip
-    chosen = stored.interventions if words is None else split(words)
-    count = stored.sequences if sequences is None else sequences
+    chosen = None if words is None else split(words)
     references = _references(compare or ())
     with signals.noted(patience=0):  # nothing is lost, and no file is left in part
-        rows, failed = experiment.evaluate(path, numbers, chosen, count)
+        rows, failed = experiment.evaluate(path, numbers, chosen, sequences)
     _show(rows, references, f'results and figures: {path / "eval"}')
     return 1 if failed else 0
 
@@ -188,7 +185,7 @@ def _shard(text: str | None) -> tuple[int, int]:
 
 def _references(paths) -> list[list[results.Row]]:
     """Published tables, read before anything runs."""
-    return [results.read(Path(path)) for path in paths]
+    return hosts.shared(lambda: [results.read(Path(path)) for path in paths])
 
 
 def _show(rows, references, where: str) -> None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from posjax import model as model_lib
 from posjax.run import Run
 from posjax.scheme import Params, Scheme
+from posjax.spread import Spread, alone
 from posjax.streams import stream
 from posjax.tasks.task import UNSCORED
 
@@ -40,8 +41,9 @@ class Counts(NamedTuple):
 
 
 def counts(
-    run: Run, params: Params, schemes: tuple[Scheme, ...], length: int, sequences: int, batch: int
-) -> Counts:
+    run: Run, params: Params, schemes: tuple[Scheme, ...], length: int, sequences: int, batch: int,
+    spread: Spread = alone,
+) -> Counts:  # fmt: skip
     """Answers fresh sequences of the run's seed under each scheme.
 
     Sequence i is a function of (seed, length, i): it is the same under every scheme and
@@ -50,6 +52,7 @@ def counts(
     Args:
       schemes: what the parameters are asked under: the run's own, or it after an intervention.
       sequences: how many; `batch` of them at a time, which bounds memory.
+      spread: says which devices have which sequences, if several share them.
     """
     data = jax.random.fold_in(stream(run.seed, 'eval_data'), length)
     positions = jax.random.fold_in(stream(run.seed, 'eval_positions'), length)
@@ -68,9 +71,14 @@ def counts(
 
         return _for_each(ask, schemes), scored_T, run.task.depths(tokens_1T)
 
-    right_BNT, scored_BT, depth_B1T = jax.lax.map(
-        one, jnp.arange(sequences), batch_size=min(batch, sequences)
-    )
+    def several(numbers):
+        return jax.vmap(one)(spread(numbers))
+
+    whole = sequences // batch * batch
+    parts = [jnp.arange(whole).reshape(-1, batch), jnp.arange(whole, sequences)[None]]
+    done = [jax.lax.map(several, part) for part in parts if part.size]
+    done = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), part) for part in done]
+    right_BNT, scored_BT, depth_B1T = jax.tree.map(lambda *x: jnp.concatenate(x), *done)
     count_BT = scored_BT.astype(jnp.int32)
     deep = () if depth_B1T is None else by_depth(right_BNT, count_BT, depth_B1T[:, 0])
     return Counts(right_BNT.sum(axis=0), count_BT.sum(axis=0), *deep)

@@ -5,23 +5,19 @@ config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tabl
 
 import functools
 import json
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jax
-import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from posjax import config as config_lib
-from posjax import hosts, memory, outcome, plots, provenance, results, start, sweep
-from posjax.checkpoint import Checkpoints, Saved, committed
+from posjax import hosts, memory, outcome, plots, provenance, results, start, sweep, trainer
+from posjax.checkpoint import Checkpoints, committed
 from posjax.config import ConfigError
 from posjax.results import Row
-from posjax.signals import Asked, Interrupted
+from posjax.signals import Asked
 from posjax.sweep import Machine
-from posjax.training import Metrics
 from posjax.workdir import Workdir
 
 Say = Callable[[str], None]
@@ -56,10 +52,10 @@ def train(
     """
     everything = sweep.group(config_lib.runs(config))
     groups = everything[shard[0] :: shard[1]]
-    work, machine = Workdir(path), _machine(config)
+    work, machine = Workdir(path), _machine(config, shard='{}/{}'.format(*shard))
     say, asked = _said(say), hosts.agreed(asked)
-    memory.check_training(groups, machine)
-    memory.check_evaluation(groups, machine, config.eval)
+    hosts.together(lambda: memory.check_training(groups, machine))
+    hosts.together(lambda: memory.check_evaluation(groups, machine, config.eval))
     starts = {}  # on the first host alone
     hosts.shared(lambda: starts.update(_starts(config, work, groups)))
     names = None if shard == (0, 1) else [group.name for group in groups]
@@ -68,7 +64,7 @@ def train(
         done = hosts.shared(lambda: [g.name for g in groups if _evaluated(work, config, g)])
         if len(done) == len(everything):
             say(f'{work.path} is finished: nothing to do (another --workdir starts afresh)')
-            return hosts.shared(lambda: _gather(work, groups, say))
+            return hosts.shared(lambda: _gather(work, everything, say))
         runs = [run for group in groups for run in group.runs]
         part = f' (of {len(everything)})' if names is not None else ''
         say(f'{len(runs)} runs as {len(groups)} programs{part} on {machine}')
@@ -81,13 +77,15 @@ def train(
         with tqdm(total=total, unit='step', unit_scale=True, disable=hidden, smoothing=0.1) as bar:
             for number, group in enumerate(groups, start=1):
                 bar.set_description(group.name)
-                _stop_if(asked, f'before {group.name}')
+                trainer.stop_if(asked, f'before {group.name}')
                 if group.name in done:
                     bar.update(group.runs[0].steps * len(group.runs))
                     continue
                 begin = starts.get(group.name)
-                trained = _train_group(work, config, machine, group, begin, bar.update, asked)
-                pause = functools.partial(_stop_if, asked, f'while {group.name} was evaluated')
+                trained = trainer.train(config, work, machine, group, begin, bar.update, asked)
+                pause = functools.partial(
+                    trainer.stop_if, asked, f'while {group.name} was evaluated'
+                )
                 about = questions[group.name]
                 made = outcome.tables(config, machine, group, trained, about, pause)
                 told = outcome.record(config, machine, group, trained)
@@ -100,13 +98,14 @@ def train(
 
 def evaluate(
     path: str | Path,
-    lengths: Sequence[int],
-    words: Sequence[str],
-    sequences: int,
+    lengths: Sequence[int] | None = None,
+    words: Sequence[str] | None = None,
+    sequences: int | None = None,
     say: Say = print,
 ) -> tuple[list[Row], int]:
     """Evaluates the checkpoints in a folder again, into its `eval` folder.
 
+    Lengths, interventions (`words`) and the number of sequences are the config's where not given.
     Runs that cannot be asked for a length (a learned table without rows for it) are named and left
     out there.
 
@@ -118,18 +117,19 @@ def evaluate(
     """
     work, say = Workdir(path), _said(say)
     config = config_lib.from_json(hosts.shared(lambda: config_lib.to_json(work.config())))
-    config.eval.lengths, config.eval.interventions = tuple(lengths), tuple(words)
-    config.eval.sequences = sequences
-    config.mesh = config_lib.default().mesh  # of this machine, wherever it was trained
+    for field, value in (('lengths', lengths), ('interventions', words), ('sequences', sequences)):
+        if value is not None:
+            config.eval[field] = value if field == 'sequences' else tuple(value)
     config_lib.check(config)
+    machine = _machine_of(config)
     groups = sweep.group(config_lib.runs(config, fit=False))
-    asked, left_out = outcome.askable(config, groups, lengths)
+    asked, left_out = outcome.askable(config, groups, config.eval.lengths)
     for line in left_out:
         say(line)
     if not any(asked.values()):
-        raise ConfigError(f'no run in {work.path} can be asked for lengths {tuple(lengths)}')
-    machine = _machine(config)
-    memory.check_evaluation(groups, machine, config.eval, asked)
+        raise ConfigError(f'no run in {work.path} can be asked for lengths '
+                          f'{config.eval.lengths}')  # fmt: skip
+    hosts.together(lambda: memory.check_evaluation(groups, machine, config.eval, asked))
     with hosts.entered(work.locked()):
         out = work.path / 'eval'
         if hosts.shared(lambda: outcome.is_whole(out, _OF_REQUEST, config.eval)):
@@ -137,8 +137,8 @@ def evaluate(
             return hosts.shared(lambda: _answered(out, say))
         found_tables, records = [], {}
         for group in tqdm(groups, unit='group', disable=None if hosts.first() else True):
-            with Checkpoints(_checkpoints(work, group)) as kept:
-                found = _newest(kept, group)
+            with Checkpoints(work.checkpoints(group.name)) as kept:
+                found = trainer.newest(kept, group)
             if found is None or found.step < group.runs[0].steps:
                 raise ConfigError(
                     f'{work.group(group.name)} has no whole checkpoint of its last step; run '
@@ -157,18 +157,23 @@ def evaluate(
         return hosts.shared(finish)
 
 
-def _checkpoints(work, group) -> Path:
-    return work.group(group.name) / 'checkpoints'
+def _machine_of(config) -> Machine:
+    """Devices as the runs were trained on, or all, where this machine has not those."""
+    try:
+        Machine(**config.mesh.to_dict())
+    except ValueError:
+        config.mesh = config_lib.default().mesh
+    return _machine(config)
 
 
-def _machine(config) -> Machine:
+def _machine(config, **more: str) -> Machine:
     try:
         machine = Machine(**config.mesh.to_dict())
     except ValueError as error:
         raise ConfigError(f'config.{error}') from None
     given = {f'config.{name}': value for name, value in config_lib.flatten(config).items()}
     try:
-        hosts.check_alike(given | provenance.environment(machine))
+        hosts.check_alike(given | more | provenance.environment(machine))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return machine
@@ -180,93 +185,7 @@ def _said(say: Say) -> Say:
 
 
 def _starts(config, work, groups) -> dict[str, start.Start]:
-    return start.load(config, [g for g in groups if not committed(_checkpoints(work, g))])
-
-
-def _newest(kept: Checkpoints, group) -> Saved | None:
-    """The newest checkpoint that verifies, on all hosts."""
-    like = sweep.abstract(group)
-    return _from_first(lambda: kept.load(like), like)
-
-
-def _from_first(make: Callable[[], Saved | None], like) -> Saved | None:
-    """What `make` gives on the first host, on all; `like` has the shapes of its tree."""
-    trees = []
-
-    def head():
-        saved = make()
-        if saved is not None:
-            trees.append(saved.tree)
-            return saved._replace(tree=None)
-
-    told = hosts.shared(head)
-    if told is None:
-        return None
-    (tree,) = trees or [jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)]
-    return Saved(*told)._replace(tree=hosts.spread(tree))
-
-
-def _train_group(work, config, machine, group, begin, progress, asked) -> Saved:
-    """What its last step leaves, from the newest checkpoint or from where it begins."""
-    size, steps = config.train.chunk, group.runs[0].steps
-    now = provenance.environment(machine)
-    with Checkpoints(_checkpoints(work, group), config.checkpoint.keep) as kept:
-        hosts.shared(kept.discard_unfinished)
-        found = last = _newest(kept, group)
-        if last is None:
-            fresh = Saved(0, machine.fetch(group, machine.init(group)), '', {})
-            last = _from_first(lambda: begin(fresh) if begin else fresh, fresh.tree)
-        notes = last.notes | {'sessions': provenance.sessions(found, now)}
-        _warn_of_change(group, notes['sessions'])
-        done, state = last.step, machine.place(group, last.tree)
-        hosts.shared(lambda: work.truncate_metrics(group.name, done))
-        progress(done * len(group.runs))
-        while done < steps:
-            count = min(size, steps - done)
-            state, metrics = machine.chunk(group, state, count, size)
-            records = _records(config, group, done, count, machine.fetch(group, metrics))
-            hosts.shared(lambda: work.append_metrics(group.name, records))
-            done += count
-            progress(count * len(group.runs))
-            stop = asked()
-            if done == steps or stop or done - last.step >= config.checkpoint.every:
-                tree = machine.fetch(group, state)
-                digest = hosts.shared(lambda: kept.save(done, tree, notes))
-                last = Saved(done, tree, digest, notes)
-            if stop:
-                break
-    _stop_if(asked, f'at step {done} of {steps} of {group.name}, which is saved')
-    return last
-
-
-def _stop_if(asked, where) -> None:
-    if number := asked():
-        raise Interrupted(number, f'{where}; the same command goes on from there')
-
-
-def _warn_of_change(group, sessions) -> None:
-    """Says how a resumed group's machine differs: equality to the bit needs an equal one."""
-    if len(sessions) > 1 and hosts.first():
-        changed = provenance.differences(*(s['environment'] for s in sessions[-2:]))
-        logging.getLogger(__name__).warning(
-            '%s goes on in another environment, so equal within rounding only: %s',
-            group.name, '; '.join(changed),
-        )  # fmt: skip
-
-
-def _records(config, group, done: int, count: int, metrics: Metrics) -> list[dict]:
-    """Lines of metrics: means over windows of `log_every` steps that end at their `step`."""
-    every, records = config.train.log_every, []
-    for first in range(0, count, every):
-        window = slice(first, min(first + every, count))
-        for i, run in enumerate(group.runs):
-            records.append(
-                {'task': run.task.text, 'scheme': run.scheme.text, 'seed': run.seed}
-                | outcome.varied(config, run)
-                | {'step': done + window.stop}
-                | {k: float(np.mean(v[i, window])) for k, v in metrics._asdict().items()}
-            )
-    return records
+    return start.load(config, [g for g in groups if not committed(work.checkpoints(g.name))])
 
 
 def _evaluated(work, config, group) -> bool:
@@ -274,7 +193,7 @@ def _evaluated(work, config, group) -> bool:
     folder = work.group(group.name)
     if not outcome.is_whole(folder, _OF_GROUP, config.eval):
         return False
-    with Checkpoints(_checkpoints(work, group)) as kept:
+    with Checkpoints(work.checkpoints(group.name)) as kept:
         found = kept.load(sweep.abstract(group))
     return found is not None and found.step == group.runs[0].steps
 
@@ -287,17 +206,21 @@ def _finish(work, config, groups, everything, say) -> tuple[list[Row], int]:
             'makes the tables of all')  # fmt: skip
         tables, records = _of_groups(work, groups)
         return tables['results.csv'], _failed(records, say)
-    rows, failed = _gather(work, everything, say)
-    metrics = [r for g in everything for r in work.metrics(g.name)]
-    plots.all_figures(work.path, results.read_all(work.path), metrics)
-    return rows, failed
+    return _gather(work, everything, say, draw=True)
 
 
-def _gather(work, groups, say) -> tuple[list[Row], int]:
-    """Tables of the whole folder from those of its groups, and how many runs failed."""
+def _gather(work, groups, say, draw: bool = False) -> tuple[list[Row], int]:
+    """Tables of the whole folder from those of its groups, and how many runs failed.
+
+    Args:
+      draw: also the pictures, which take their time; if there are any, they are left as they are.
+    """
     tables, records = _of_groups(work, groups)
     results.write_all(work.path, tables)
     outcome.write_json(work.path / _OF_ALL, records)
+    if draw or not (work.path / 'figures').exists():
+        metrics = [record for group in groups for record in work.metrics(group.name)]
+        plots.all_figures(work.path, tables, metrics)
     return tables['results.csv'], _failed(records, say)
 
 

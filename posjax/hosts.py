@@ -15,17 +15,16 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 
 T = TypeVar('T')
-
-_joined = False  # asking JAX would start it
 
 # A process that says nothing for so long is taken for dead; so long the others wait for its end.
 _PATIENCE_SECONDS = 10
 
 
-class FirstFailed(Exception):
-    """What the first process could not do; its own error, in one line."""
+class OtherFailed(Exception):
+    """What another process could not do, in one line; it says it, too."""
 
 
 def join(text: str) -> None:
@@ -38,7 +37,6 @@ def join(text: str) -> None:
     Raises:
       ValueError: neither; or no launcher is found.
     """
-    global _joined
     given = {}
     if text != 'auto':
         found = re.fullmatch(r'(\S+:\d+),(\d+)/(\d+)', text)
@@ -58,40 +56,55 @@ def join(text: str) -> None:
     except (ValueError, RuntimeError) as error:
         raise ValueError(f'{text!r}: {str(error).splitlines()[0]}; where no launcher says who is '
                          "who, write 'ADDRESS:PORT,i/n'") from None  # fmt: skip
-    _joined = True
 
 
 def several() -> bool:
     """Whether there are other processes."""
-    return _joined and jax.process_count() > 1
+    # Counting processes would start JAX where it has not been.
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def first() -> bool:
     """Whether this is the process that touches the disk, and speaks."""
-    return not _joined or jax.process_index() == 0
+    return not several() or jax.process_index() == 0
 
 
 def shared(make: Callable[[], T]) -> T:
     """What `make` gives on the first process, on all; JSON. The others do not call it.
 
     Raises:
-      FirstFailed: on the others, where `make` raised something on the first.
+      OtherFailed: on the others, where `make` raised something on the first.
     """
     if not several():
         return make()
-    told, problem = None, None
+    told, problem = '', None
     if first():
         try:
-            told = {'value': make()}
+            told = json.dumps({'value': make()})
         except Exception as error:
             problem = error
-            told = {'error': (str(error).splitlines() or [type(error).__name__])[0]}
-    told = json.loads(_broadcast(json.dumps(told).encode()))
+            told = json.dumps({'error': (str(error).splitlines() or [type(error).__name__])[0]})
+    told = json.loads(_broadcast(told.encode()))
     if problem:
         raise problem
     if 'error' in told:
-        raise FirstFailed(told['error'])
+        raise OtherFailed(f'the first process ended: {told["error"]}')
     return told['value']
+
+
+def together(check: Callable[[], None]) -> None:
+    """Calls `check` on every process; where one raises, the others raise OtherFailed."""
+    problem = None
+    try:
+        check()
+    except Exception as error:
+        problem = error
+    if several():
+        failed = multihost_utils.process_allgather(np.int32(problem is not None))
+        if problem is None and failed.any():
+            raise OtherFailed(f'process {failed.argmax()} ended, and says why')
+    if problem:
+        raise problem
 
 
 @contextlib.contextmanager
@@ -106,23 +119,32 @@ def entered(manager: AbstractContextManager) -> Iterator[None]:
         yield
 
 
-def spread(tree):
+def from_first(tree):
     """The first process's arrays, to the bit, on all; each gives a tree of the same shapes."""
     if not several():
         return tree
 
-    def one(array):
-        array = np.ascontiguousarray(array)
-        return np.frombuffer(_broadcast(array.tobytes()), array.dtype).reshape(array.shape).copy()
-
-    return jax.tree.map(one, tree)
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, tree))
+    content, arrays, start = _broadcast(b''.join(leaf.tobytes() for leaf in leaves)), [], 0
+    for leaf in leaves:
+        array = np.frombuffer(content, leaf.dtype, leaf.size, start)
+        arrays.append(array.reshape(leaf.shape).copy())
+        start += leaf.nbytes
+    return jax.tree.unflatten(structure, arrays)
 
 
 def gathered(tree):
     """Arrays that are spread over all devices, in the memory of every process."""
     if not several():
         return jax.device_get(tree)
-    return multihost_utils.process_allgather(tree, tiled=True)
+    everywhere = NamedSharding(jax.tree.leaves(tree)[0].sharding.mesh, PartitionSpec())
+    whole = jax.jit(_same, out_shardings=everywhere)(tree)
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), whole)
+
+
+def _same(tree):
+    """Defined once, so that gathering compiles once for each kind of tree."""
+    return tree
 
 
 def agreed(asked: Callable[[], int | None]) -> Callable[[], int | None]:
@@ -138,27 +160,29 @@ def agreed(asked: Callable[[], int | None]) -> Callable[[], int | None]:
 
 
 def check_alike(mine: dict[str, Any]) -> None:
-    """Raises ValueError, on all processes, where they do not all have the same; values are JSON."""
+    """Raises ValueError where a process has something else than the first, and OtherFailed on the
+    others; values are JSON."""
     if not several():
         return
     mine = json.loads(json.dumps(mine))
     theirs = json.loads(_broadcast(json.dumps(mine).encode()))
-    names = sorted(n for n in mine.keys() | theirs.keys() if mine.get(n) != theirs.get(n))
-    other = multihost_utils.process_allgather(np.int32(bool(names)))
-    remedy = 'start all processes alike'
-    if names:
-        raise ValueError(f'{names[0]} is {mine.get(names[0])!r} here and {theirs.get(names[0])!r} '
-                         f'on the first process; {remedy}')  # fmt: skip
-    if other.any():
-        raise ValueError(f'process {other.argmax()} differs from this one, as it says; {remedy}')
+
+    def compare():
+        for name in sorted(mine.keys() | theirs.keys()):
+            here, there = mine.get(name), theirs.get(name)
+            if here != there:
+                raise ValueError(f'{name} is {here!r} here and {there!r} on the first process; '
+                                 'start all processes alike')  # fmt: skip
+
+    together(compare)
 
 
 def _broadcast(content: bytes) -> bytes:
-    """The first process's bytes, on all."""
-    size = int(multihost_utils.broadcast_one_to_all(np.uint32(len(content))))
+    """The first process's bytes, on all; up to 16 GiB."""
+    content += b' ' * (-len(content) % 4)
+    size = int(multihost_utils.broadcast_one_to_all(np.uint32(len(content) // 4)))
     # Programs are compiled for each size: so powers of two. Sums of words keep every bit.
-    words = np.zeros(1 << max(-(-size // 4) - 1, 255).bit_length(), np.uint32)
+    words = np.zeros(1 << max(size - 1, 255).bit_length(), np.uint32)
     if first():
-        words.view(np.uint8)[:size] = np.frombuffer(content, np.uint8)
-    told = np.ascontiguousarray(multihost_utils.broadcast_one_to_all(words))
-    return told.view(np.uint8)[:size].tobytes()
+        words[:size] = np.frombuffer(content, np.uint32)
+    return np.asarray(multihost_utils.broadcast_one_to_all(words))[:size].tobytes()

@@ -23,7 +23,8 @@ def check_training(groups: Sequence[Group], machine: Machine) -> None:
     for group in groups:
         run = group.runs[0]
         state, params = _sizes(run)
-        step = max(params, _layer(run, run.batch, run.length))
+        layer = _layer(run, run.batch, run.length)
+        step = max(params // _parts(machine), layer // machine.data)
         _check(group, machine, state, step, f'config.train.length={run.length}',
                'lower train.batch or set model.block')  # fmt: skip
 
@@ -42,20 +43,26 @@ def check_evaluation(
         _, params = _sizes(run)
         for length in able.get(group.name, config.lengths):
             answers = config.sequences * len(config.interventions) * length * 4
-            step = _layer(run, min(config.batch, config.sequences), length) + answers
+            layer = _layer(run, min(config.batch, config.sequences), length)
+            step = layer // machine.data + answers
             remedy = 'lower eval.batch, train with model.block, or leave that length out'
             _check(group, machine, params, step, f'config.eval.lengths: {length}', remedy)
 
 
 def _check(group, machine, resting, working, what, remedy) -> None:
     runs, at_once = machine.share(group)
-    resting //= machine.data if machine.split else 1
-    need, have = runs * resting + at_once * working // machine.data, _available(machine.device)
+    need = runs * resting // _parts(machine) + at_once * working
+    have = _available(machine.device)
     if machine.device.platform == 'cpu':  # where devices are cores, with one memory
         need *= machine.here
     if need > have:
         raise ConfigError(f'{what} takes at least {_text(need)} of memory, and there are '
                           f'{_text(have)} ({group.name}); {remedy}')  # fmt: skip
+
+
+def _parts(machine: Machine) -> int:
+    """How many devices share the parameters of a run."""
+    return machine.data if machine.split else 1
 
 
 def _sizes(run: Run) -> tuple[int, int]:

@@ -6,6 +6,7 @@ Runs that differ only in data (seed, floats) share a program; runs of another st
 scheme class, task, width, length) are another. The run axis R comes first in every array.
 """
 
+import collections
 import dataclasses
 import functools
 import re
@@ -72,8 +73,8 @@ class Machine:
         optimiser, for models that need it.
 
     Raises:
-      ValueError: there are not so many devices, some host would have none, or `data` does not
-        divide them.
+      ValueError: there are not so many devices, hosts have different numbers of them or would not
+        use all, or `data` does not divide them.
     """
 
     def __init__(
@@ -87,6 +88,10 @@ class Machine:
             )
         self.count = devices or len(found)
         self.here = sum(d.process_index == jax.process_index() for d in found[: self.count])
+        each = sorted(collections.Counter(d.process_index for d in found).values())
+        if each[0] != each[-1]:
+            raise ValueError(f'mesh.devices={devices}: hosts should have equally many, and have '
+                             f'{each[0]} to {each[-1]}')  # fmt: skip
         if hosts.several() and self.count < len(found):
             raise ValueError(
                 f'mesh.devices={devices}, but there are {len(found)} on {jax.process_count()} '
@@ -99,7 +104,7 @@ class Machine:
         self.rows, self.data, self.split = self.count // data, data, parameters == 'split'
         self._mesh = jax.make_mesh((self.rows, data), ('runs', 'data'), (AxisType.Auto,) * 2,
                                    devices=found[: self.count])  # fmt: skip
-        self.batching, self.device = batching, found[0]
+        self.batching, self.device = batching, jax.local_devices()[0]
         self._programs = Programs(self._mesh, _BATCHING[batching], self.split)
 
     def __str__(self) -> str:
@@ -109,7 +114,8 @@ class Machine:
     def describe(self) -> dict[str, object]:
         """What it is, in JSON."""
         return {'platform': self.device.platform, 'device': self.device.device_kind,
-                'devices': self.count, 'batching': self.batching, 'data': self.data}  # fmt: skip
+                'devices': self.count, 'batching': self.batching, 'data': self.data,
+                'parameters': 'split' if self.split else 'copied'}  # fmt: skip
 
     def share(self, group: Group) -> tuple[int, int]:
         """How many runs of a group a device has, and how many of them it works on at once."""
@@ -183,7 +189,7 @@ class Programs:
     """
 
     def __init__(self, mesh: jax.sharding.Mesh, each, split: bool = False):
-        runs, shared = PartitionSpec('runs'), PartitionSpec()
+        runs, everywhere = PartitionSpec('runs'), PartitionSpec()
         data = mesh.shape['data']
 
         def over_devices(f, *specs):
@@ -197,10 +203,10 @@ class Programs:
             return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, where(x)), tree)
 
         def spread(rows):
-            return put(rows, lambda x: PartitionSpec('data'))
+            return put(rows, lambda x: everywhere if x.shape[0] % data else PartitionSpec('data'))
 
         def kept(state):
-            return put(state, lambda x: _part(x.shape, data) if split else shared)
+            return put(state, lambda x: _part(x.shape, data) if split else everywhere)
 
         def net(seeds, model):
             def one(seed):
@@ -222,11 +228,11 @@ class Programs:
 
                 return each(one, r, s)
 
-            return over_devices(local, runs, runs, shared)(stacked, state, steps)
+            return over_devices(local, runs, runs, everywhere)(stacked, state, steps)
 
         def evaluate(stacked, params, schemes, length, sequences, batch):
             def one(run, params, schemes):
-                return evaluation.counts(run, params, schemes, length, sequences, batch)
+                return evaluation.counts(run, params, schemes, length, sequences, batch, spread)
 
             local = functools.partial(each, one)
             return over_devices(local, runs, runs, runs)(stacked, params, schemes)

@@ -1,6 +1,5 @@
 """Training, for one run. Many runs are a vmap of these functions (sweep.py)."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +10,9 @@ from posjax import model as model_lib
 from posjax.model import Model
 from posjax.run import Optim, Run
 from posjax.scheme import Params
+from posjax.spread import Spread, alone
 from posjax.streams import stream
 from posjax.tasks.task import UNSCORED
-
-Spread = Callable[[Any], Any]
 
 
 class State(NamedTuple):
@@ -58,7 +56,7 @@ def begin(run: Run, net: Params) -> State:
     return State(params, _optimizer(run).init(params), jnp.int32(0), jnp.int32(-1))
 
 
-def step(run: Run, state: State, spread: Spread = lambda rows: rows) -> tuple[State, Metrics]:
+def step(run: Run, state: State, spread: Spread = alone) -> tuple[State, Metrics]:
     """One update. A run whose loss or gradient is not finite keeps its parameters from then on.
 
     Args:
@@ -110,7 +108,7 @@ def batch(run: Run, key: jax.Array):
 
 
 def chunk(
-    run: Run, state: State, steps: jax.Array, size: int, spread: Spread = lambda rows: rows
+    run: Run, state: State, steps: jax.Array, size: int, spread: Spread = alone
 ) -> tuple[State, Metrics]:
     """`steps` <= `size` updates in one compiled loop; metrics (size,), NaN past `steps`.
 

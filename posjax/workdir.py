@@ -71,6 +71,9 @@ class Workdir:
     def group(self, name: str) -> Path:
         return self.path / 'groups' / name
 
+    def checkpoints(self, name: str) -> Path:
+        return self.group(name) / 'checkpoints'
+
     @contextlib.contextmanager
     def locked(self, groups: Sequence[str] | None = None) -> Iterator[None]:
         """One process at a time; the operating system lifts the lock of a process that died.
@@ -82,9 +85,10 @@ class Workdir:
           ConfigError: another process has it, or the folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
-            self._lock(stack, '.lock', fcntl.LOCK_EX if groups is None else fcntl.LOCK_SH)
+            whole = fcntl.LOCK_EX if groups is None else fcntl.LOCK_SH
+            self._lock(stack, '.lock', whole | fcntl.LOCK_NB)
             for name in groups or ():
-                self._lock(stack, f'.locks/{name}', fcntl.LOCK_EX)
+                self._lock(stack, f'.locks/{name}', fcntl.LOCK_EX | fcntl.LOCK_NB)
             for folder in [self.path] if groups is None else map(self.group, groups):
                 for leftover in folder.rglob(_TEMPORARY.format('*', '*')):
                     leftover.unlink()
@@ -93,14 +97,14 @@ class Workdir:
     def _lock(self, stack: contextlib.ExitStack, name: str, kind: int) -> None:
         try:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context((self.path / name).open('w'))
-        except OSError as error:
-            raise ConfigError(f'workdir {self.path} cannot be used: {error.strerror}') from None
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except OSError:
+            # NFS wants a file that can be read for a shared lock, and written for the other kind.
+            file = stack.enter_context((self.path / name).open('a+'))
+            fcntl.flock(file, kind)
+        except BlockingIOError:
             raise ConfigError(f'workdir {self.path} is in use by another process; wait for it, '
                               'or name another --workdir') from None  # fmt: skip
+        except OSError as error:
+            raise ConfigError(f'workdir {self.path} cannot be used: {error.strerror}') from None
 
     def claim(self, config: ConfigDict) -> None:
         """Stores the config, or checks that the one that is there trains the same runs.
@@ -108,8 +112,12 @@ class Workdir:
         Raises:
           ConfigError: the folder belongs to another experiment; names the first field.
         """
-        # Looked at first: another shard, beside this one, makes them after its config.json.
-        begun = any((self.path / 'groups').glob('*'))
+        with contextlib.ExitStack() as stack:
+            # Shards start together: each waits until another has stored its config, or refused.
+            self._lock(stack, '.locks/claim', fcntl.LOCK_EX)
+            self._claim(config)
+
+    def _claim(self, config: ConfigDict) -> None:
         if (self.path / 'config.json').exists():
             different = config_lib.differences(self.config(), config)
             if different:
@@ -120,7 +128,7 @@ class Workdir:
                     f'workdir {self.path} holds another experiment: config.{min(different)} was '
                     f'{old!r}, is {new!r}; name another --workdir, or remove that one'
                 )
-        elif begun:
+        elif any((self.path / 'groups').glob('*')):
             raise ConfigError(f'workdir {self.path} has results but no config.json; name another')
         write_atomically(self.path / 'config.json', config_lib.to_json(config))
 

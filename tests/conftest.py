@@ -2,9 +2,7 @@
 
 import os
 
-# Set before JAX starts, and for all commands that tests run. Most of the work is compiling small
-# programs once, which need not be fast; and processes side by side keep to one thread each.
-os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
+# Processes side by side: each keeps to one thread. Set before JAX starts.
 os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_multi_thread_eigen=false'
 
 import jax
@@ -19,6 +17,14 @@ settings.load_profile('posjax')
 
 jax.config.update('jax_num_cpu_devices', 2)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+
+
+def pytest_configure(config):
+    """Most of a short run is compiling small programs once, which need not be fast, here and in the
+    commands that tests run; the long ones try the programs that people run."""
+    if 'not slow' in config.option.markexpr:
+        os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
+        jax.config.update('jax_disable_most_optimizations', True)
 
 
 @pytest.fixture(scope='session')

@@ -90,3 +90,13 @@ def test_a_save_that_fails_is_told_and_earlier_ones_stay(folder, monkeypatch):
         with Checkpoints(folder) as kept:
             kept.save(40, {'a': np.array(object())})  # at once
     assert load(folder).step == 30
+
+
+def test_what_was_just_saved_is_never_the_one_that_goes(folder):
+    """After a fall back to an older step, newer ones are damaged and do not count."""
+    for step in (20, 30):
+        (data,) = [p for p in (folder / str(step)).rglob('d/*') if p.stat().st_size > 999][:1]
+        data.write_bytes(b'')
+    with Checkpoints(folder, keep=2) as kept:
+        kept.save(15, STATE._replace(step=np.int32(15)))
+    assert load(folder).step == 15

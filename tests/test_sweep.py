@@ -144,11 +144,14 @@ def test_too_many_devices_are_refused():
 def test_devices_that_share_a_run_train_it_alike(batching, parameters):
     # Adam's steps along gradients that are zero but for rounding are large, unless eps is.
     (group,) = sweep.group([make('alibi', seed, eps=1e-3) for seed in range(2)])
-    trained = []
+    schemes, trained, answers = [[run.scheme] for run in group.runs], [], []
     for machine in (Machine(1), Machine(2, batching, data=2, parameters=parameters)):
         state, metrics = machine.chunk(group, machine.init(group), 20, 20)
         trained.append(machine.fetch(group, (state.params, metrics.loss)))
+        counts = machine.evaluate(group, state.params, schemes, 9, 10, 4)
+        answers.append(machine.fetch(group, counts).right_NT)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *trained)
+    np.testing.assert_array_equal(*answers)
     # A batch of four, halved; and of parameters and optimiser each device keeps a part.
     compiled = machine._programs.chunk.lower(
         machine._stacked(group), state, np.int32(1), 20
