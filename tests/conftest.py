@@ -25,6 +25,10 @@ def pytest_configure(config):
     if 'not slow' in config.option.markexpr:
         os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
         jax.config.update('jax_disable_most_optimizations', True)
+        if jax.__version_info__ < (0, 11):  # XLA ends where it does not know a flag
+            os.environ['XLA_FLAGS'] += (
+                ' --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
+            )
 
 
 @pytest.fixture(scope='session')
