@@ -42,7 +42,8 @@ from posjax import config, experiment
 c = quickstart.get_config()
 c.sweep.scheme = {command}
 c.seeds, c.train.steps, c.train.chunk, c.train.log_every = 1, 20, 20, 20
-c.eval.lengths, c.eval.sequences = (32,), 8
+c.model.layers, c.eval.lengths, c.eval.sequences = 1, (32,), 8
+c.eval.interventions = ('none',)
 rows, failed = experiment.train(c, {str(tmp_path / 'w')!r})
 assert failed == 0 and len({{r["scheme"] for r in rows}}) == 4
 """
