@@ -88,7 +88,7 @@ class Workdir:
             whole = fcntl.LOCK_EX if groups is None else fcntl.LOCK_SH
             self._lock(stack, '.lock', whole | fcntl.LOCK_NB)
             for name in groups or ():
-                self._lock(stack, f'.locks/{name}', fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock(stack, f'.lock-{name}', fcntl.LOCK_EX | fcntl.LOCK_NB)
             for folder in [self.path] if groups is None else map(self.group, groups):
                 for leftover in folder.rglob(_TEMPORARY.format('*', '*')):
                     leftover.unlink()
@@ -114,7 +114,7 @@ class Workdir:
         """
         with contextlib.ExitStack() as stack:
             # Shards start together: each waits until another has stored its config, or refused.
-            self._lock(stack, '.locks/claim', fcntl.LOCK_EX)
+            self._lock(stack, '.lock-claim', fcntl.LOCK_EX)
             self._claim(config)
 
     def _claim(self, config: ConfigDict) -> None:
