@@ -91,6 +91,7 @@ def train(
                 told = outcome.record(config, machine, group, trained)
                 folder = work.group(group.name)
                 hosts.shared(lambda: outcome.keep(folder, _OF_GROUP, made, told))
+                machine.forget()
                 if bar.disable:
                     say(f'[{number}/{len(groups)}] {group.name}')
         return hosts.shared(lambda: _finish(work, config, groups, everything, say))
@@ -146,6 +147,7 @@ def evaluate(
                 )
             found_tables.append(outcome.tables(config, machine, group, found, asked[group.name]))
             records[group.name] = outcome.record(config, machine, group, found)
+            machine.forget()
         tables = results.joined(found_tables)
 
         def finish():

@@ -162,6 +162,15 @@ class Machine:
         runs = self._stacked(group)
         return self._programs.evaluate(runs, params, placed, length, sequences, batch)
 
+    def forget(self) -> None:
+        """Drops what was compiled for a group that is done; no other has its programs.
+
+        Their code is memory that the system lends in pieces, of which a process may have 65,530 on
+        Linux: LLVM crashes when some three hundred programs have used them up.
+        """
+        for program in (self._programs.init, self._programs.chunk, self._programs.evaluate):
+            program.clear_cache()
+
     def _stacked(self, group):
         return self.place(group, stack(group.runs))
 

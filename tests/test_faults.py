@@ -193,7 +193,7 @@ def test_asked_to_stop_it_saves_its_step(bench, whole, tmp_path, number, code, c
         work = tmp_path / f'{trial}'
         # Checkpoints only at the end: what is saved is saved because of the signal.
         command = bench.started(work, f'--config.checkpoint.every={STEPS}')
-        time.sleep(rng.uniform(0, 0.5))
+        time.sleep(rng.uniform(0, 0.2))
         command.kill(number)
         asked, done = time.monotonic(), command.wait()
         assert time.monotonic() - asked < 10

@@ -1,6 +1,7 @@
 """The run axis: grouping, a row against its run alone, and how often anything compiles."""
 
 import contextlib
+import os
 
 import jax
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from configs import blog
 from posjax import config as config_lib
-from posjax import sweep
+from posjax import experiment, sweep
 from posjax.sweep import Machine
 from tests.test_training import chunk, init, make, poisoned
 
@@ -120,6 +121,25 @@ def test_exact_compile_counts():
         (other,) = sweep.group([make('sinusoidal', seed) for seed in range(5)])
         machine.init(other)
         assert len(count) == before + 1
+
+
+def pieces():
+    """How many pieces of memory the system has lent to this process."""
+    with open('/proc/self/maps') as file:
+        return sum(1 for _ in file)
+
+
+@pytest.mark.skipif(not os.path.exists('/proc/self/maps'), reason='of Linux alone')
+def test_programs_of_a_group_that_is_done_are_given_back(tmp_path):
+    config = config_lib.default()
+    config.task, config.model.layers, config.model.width = 'lag(k=1, vocab=4)', 1, 8
+    config.train.length, config.train.batch, config.train.steps = 6, 4, 2
+    config.train.chunk = config.train.log_every = 2
+    config.eval.lengths, config.eval.interventions, config.eval.sequences = (6,), ('none',), 4
+    config.sweep.scheme, found = ('none', 'alibi', 'sinusoidal'), []
+    experiment.train(config, tmp_path, say=lambda line: found.append(pieces()))
+    first, *_, last = found[1:]  # the first line is said before anything is compiled
+    assert len(found) == 4 and last - first < 150, found
 
 
 def test_devices_do_not_talk():
