@@ -2,9 +2,9 @@
 
     python train.py --config configs/zoo.py
 
-152 runs as 76 programs, most of whose time is compiling: keep them with --compiled FOLDER if you
+176 runs as 88 programs, most of whose time is compiling: keep them with --compiled FOLDER if you
 mean to come back. Only `abacus` is missing: it numbers digits, and there are none here. Schemes
-that need a partner have one.
+that need a partner have one. docs/zoo.md has the table.
 """
 
 from posjax import config
@@ -54,6 +54,13 @@ SCHEMES = (
     'every(2, rope, none)',
     'heads(rope, none, count=2)',
     'rope|alibi',
+    # Far distances brought back, from the first step on; and constants.
+    'rerope(window=16.0)',
+    'self_extend(group=4, window=16)',
+    'lm_infinite(window=28, number=4)',
+    'rope|interpolate(factor=2.0)',
+    'rope|sharpen(factor=1.5)',
+    'learned(max_length=512)|shift(by=128)',
 )
 
 

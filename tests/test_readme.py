@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import configs
+from configs import zoo
 from posjax import config as config_lib
 from posjax.interventions import Intervention
-from posjax.scheme import Scheme
+from posjax.scheme import Scheme, as_chain, parse
 from posjax.spec import is_data
 from posjax.taxonomy import explained, markdown
 
@@ -66,6 +67,16 @@ def test_every_config_describes_runs_and_tells_its_command(name):
     module = importlib.import_module(f'configs.{name}')
     assert config_lib.runs(module.get_config())
     assert f'python train.py --config configs/{name}.py' in module.__doc__
+
+
+def test_the_zoo_has_every_scheme_that_its_tasks_can_be_learned_with():
+    def names(scheme):
+        specs = [getattr(scheme, f.name) for f in dataclasses.fields(scheme)]
+        inner = [s for spec in specs for s in (spec if isinstance(spec, tuple) else [spec])]
+        return {scheme.name()}.union(*(names(s) for s in inner if isinstance(s, Scheme)))
+
+    found = set().union(*(names(p) for t in zoo.SCHEMES for p in as_chain(parse(t)).parts))
+    assert found >= Scheme.registry.keys() - {'abacus'}
 
 
 def test_files_named_in_the_readme_exist():
