@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 import jax
 
+from posjax.sweep import Group, Machine
+
 
 def alternate(sides: Mapping[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
     """Median seconds of each side, in turns; the first call of each, which compiles, is not one."""
@@ -26,6 +28,19 @@ def say(what: str, medians: Mapping[str, float], per: float = 1e-3, unit: str = 
     first = next(iter(medians.values()))
     parts = [f'{name} {s / per:.3g} {unit} ({s / first:.2f})' for name, s in medians.items()]
     print(f'{what}: ' + ', '.join(parts), flush=True)
+
+
+def steps(group: Group, count: int) -> Callable[[], object]:
+    """A call that trains a group for `count` steps more, on all devices."""
+    machine_ = Machine()
+    state = machine_.init(group)
+
+    def call():
+        nonlocal state  # used up by each chunk, and made anew
+        state, metrics = machine_.chunk(group, state, count, count)
+        return metrics.loss
+
+    return call
 
 
 def machine() -> str:

@@ -15,10 +15,10 @@ import os
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
-from measure import alternate, machine
+from measure import alternate, machine, steps
 
 from posjax import config
-from posjax.sweep import Machine, group
+from posjax.sweep import group
 
 STEPS, TOKENS, SIDE = 10, 2048, 2048
 
@@ -43,7 +43,7 @@ def _say(width, length, dtype):
     c.train.length, c.train.batch = length, max(1, TOKENS // length)
     c.eval.lengths = (length,)
     (one,) = group(config.runs(c))
-    seconds = alternate({'step': _steps(one), 'peak': _product(dtype)}, rounds=5)
+    seconds = alternate({'step': steps(one, STEPS), 'peak': _product(dtype)}, rounds=5)
     peak = 2 * SIDE**3 * jax.device_count() / seconds['peak']
     rate = _flops(one.runs[0]) * STEPS * len(one.runs) / seconds['step']
     each = seconds['step'] / STEPS * 1e3
@@ -55,18 +55,6 @@ def _flops(run) -> float:
     m, tokens = run.model, run.batch * run.length
     weights = m.layers * m.width**2 * (4 + 2 * m.mlp) + m.width * m.classes
     return 6 * weights * tokens + 12 * m.layers * m.width * tokens * run.length
-
-
-def _steps(one):
-    machine_ = Machine()
-    state = machine_.init(one)
-
-    def call():
-        nonlocal state  # used up by each chunk, and made anew
-        state, metrics = machine_.chunk(one, state, STEPS, STEPS)
-        return metrics.loss
-
-    return call
 
 
 def _product(dtype):

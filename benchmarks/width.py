@@ -8,10 +8,10 @@ The founding model (2 layers, width 64, 32 tokens, batch 64) under rope on `lag`
 import os
 
 import jax
-from measure import alternate, machine, say
+from measure import alternate, machine, say, steps
 
 from posjax import config
-from posjax.sweep import Machine, group
+from posjax.sweep import group
 
 STEPS = 20
 
@@ -24,21 +24,10 @@ def main():
         c = config.default()
         c.seeds = runs
         (one,) = group(config.runs(c))
-        calls[f'R={runs}'] = _chunk(Machine(), one)
+        calls[f'R={runs}'] = steps(one, STEPS)
         share[f'R={runs}'] = STEPS * runs
     medians = alternate(calls, rounds=5)
     say('a run-step', {name: s / share[name] for name, s in medians.items()})
-
-
-def _chunk(machine_, one):
-    state = machine_.init(one)
-
-    def call():
-        nonlocal state  # used up by each chunk, and made anew
-        state, metrics = machine_.chunk(one, state, STEPS, STEPS)
-        return metrics.loss
-
-    return call
 
 
 if __name__ == '__main__':
