@@ -3,8 +3,8 @@
     python benchmarks/length.py                      to 4,096 tokens, in a few minutes
     python benchmarks/length.py --longest 16384 --block 128
 
-Forward, one sequence, 4 heads of 32 dims. One line a scheme and length; the
-whole form is left out where its scores would not fit in 2 GiB.
+Forward, one sequence, 4 heads of 32 dims. One line a scheme and length; the whole form is left out
+where its scores would not fit in 2 GiB.
 """
 
 import argparse
@@ -26,9 +26,8 @@ def main():
     options.add_argument('--longest', type=int, default=4096)
     options.add_argument('--block', type=int, default=128, help='queries at a time')
     asked = options.parse_args()
-    longest = asked.longest
     print(machine())
-    lengths = [n for n in (512, 1024, 2048, 4096, 8192, 16384) if n <= longest]
+    lengths = [n for n in (512, 1024, 2048, 4096, 8192, 16384) if n <= asked.longest]
     for words in SCHEMES:
         scheme = as_chain(parse(words))
         params = scheme.init(jax.random.key(0), Dims(HEADS * SIZE, HEADS, SIZE, 1))
