@@ -19,14 +19,17 @@ def main():
     print(machine())
     for dtype in ('float32', 'bfloat16'):
         for inputs, outputs in ((64, 192), (64, 64), (64, 256), (256, 64), (64, 16)):
-            x = jax.random.normal(jax.random.key(0), (ROWS, inputs), dtype)
+            x = jax.random.normal(jax.random.key(0), (ROWS, inputs))
             w = jax.random.normal(jax.random.key(1), (inputs, outputs))
             dy = jax.random.normal(jax.random.key(2), (ROWS, outputs))
 
-            def plain(x, w):
-                return jnp.dot(x, w.astype(x.dtype), preferred_element_type=jnp.float32)
+            def plain(x, w, dtype=dtype):
+                return jnp.dot(x.astype(dtype), w.astype(dtype), preferred_element_type=jnp.float32)
 
-            sides = {'plain': plain, 'product': lambda x, w: product(x, w, 'default')}
+            def ours(x, w, dtype=dtype):
+                return product(x, w, dtype, 'default')
+
+            sides = {'plain': plain, 'product': ours}
             calls = {name: _repeated(f, x, w, dy) for name, f in sides.items()}
             say(f'{dtype} {inputs} -> {outputs}', alternate(calls), per=1e-3 * _TIMES)
 
@@ -40,9 +43,9 @@ def _repeated(f, x, w, dy):
     @jax.jit
     def many(x, w, dy):
         def once(carry, _):
-            y, back = jax.vjp(f, x + carry.astype(x.dtype), w)
+            y, back = jax.vjp(f, x + carry, w)
             dx, dw = back(dy)
-            return carry + 1e-9 * (y.mean() + dx.astype(jnp.float32).mean() + dw.mean()), None
+            return carry + 1e-9 * (y.mean() + dx.mean() + dw.mean()), None
 
         return jax.lax.scan(once, jnp.float32(0), None, length=_TIMES)[0]
 
