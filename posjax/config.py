@@ -161,6 +161,8 @@ def check(config: ConfigDict) -> None:
                     raise ConfigError(f'{where}={value!r} should be a tuple of alternatives')
                 for item in value:
                     coerce(item, _annotation(field, known[field]), where)
+            elif isinstance(known[name], tuple) and not isinstance(value, tuple | list):
+                raise ConfigError(f'{where}={value!r} should be a tuple, as ({value!r},)')
             else:
                 coerce(value, _annotation(name, known[name]), where)
         except ValueError as error:
