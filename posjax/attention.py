@@ -7,7 +7,7 @@ from posjax.scheme import Context, Params, Scheme
 
 # Large and finite: a row of -inf alone would make NaN in the softmax and in its gradient.
 _HIDDEN = -1e30
-# Into how many parts queries are taken by blocks, where later keys can be skipped: more of them skip
+# How many parts queries are taken in, by blocks, where later keys can be skipped: more of them skip
 # more (four, three eighths of the work; at most half), and compile longer.
 _PARTS = 4
 
@@ -26,7 +26,8 @@ def attend(
     Args:
       q_BQHK, k_BSHK, v_BSHK: what the projections give, before any rotation.
       ctx: positions of these queries and keys, which of them are tokens, and causality.
-      block: queries at a time; 0 does all at once and also returns the weights.
+      block: queries at a time; 0 does all at once and also returns the weights. Memory is that of a
+        block's scores over all keys.
 
     Returns:
       The mixture (B, Q, H, K), and the weights (B, H, Q, S) or None by blocks; both in float32. A
