@@ -162,17 +162,23 @@ def evaluate(
 def _machine_of(config) -> Machine:
     """Devices as the runs were trained on, or all, where this machine has not those."""
     try:
-        Machine(**config.mesh.to_dict())
+        machine = Machine(**config.mesh.to_dict())
     except ValueError:
         config.mesh = config_lib.default().mesh
-    return _machine(config)
+        return _machine(config)
+    return _alike(config, machine)
 
 
 def _machine(config, **more: str) -> Machine:
+    """Devices as the config asks, with all hosts asking for the same (`more` included)."""
     try:
         machine = Machine(**config.mesh.to_dict())
     except ValueError as error:
         raise ConfigError(f'config.{error}') from None
+    return _alike(config, machine, **more)
+
+
+def _alike(config, machine, **more: str) -> Machine:
     given = {f'config.{name}': value for name, value in config_lib.flatten(config).items()}
     try:
         hosts.check_alike(given | more | provenance.environment(machine))

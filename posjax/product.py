@@ -28,32 +28,31 @@ def _forward(x_NI, w_IO, dtype, precision):
 
 def _backward(dtype, precision, saved, dy_NO):
     x_NI, w_IO = saved
-    return jax.lax.platform_dependent(
-        x_NI,
-        w_IO.astype(dtype),
-        dy_NO.astype(dtype),
-        cpu=functools.partial(_gradients, precision=precision, transposed=_in_memory),
-        default=functools.partial(_gradients, precision=precision, transposed=jnp.transpose),
-    )
+    dy_NO = dy_NO.astype(dtype)
+    dx_NI = _dot(dy_NO, _transposed(w_IO.astype(dtype)), precision)
+    if dy_NO.shape[1] < x_NI.shape[1]:  # the narrower operand is the cheaper one to transpose
+        return dx_NI, _kept(_dot(_transposed(dy_NO), x_NI, precision)).T
+    return dx_NI, _dot(_transposed(x_NI), dy_NO, precision)
 
 
 product.defvjp(_forward, _backward)
 
 
-def _gradients(x_NI, w_IO, dy_NO, precision, transposed):
-    dx_NI = _dot(dy_NO, transposed(w_IO), precision)
-    if dy_NO.shape[1] < x_NI.shape[1]:  # the narrower operand is the cheaper one to transpose
-        return dx_NI, transposed(_dot(transposed(dy_NO), x_NI, precision))
-    return dx_NI, _dot(transposed(x_NI), dy_NO, precision)
-
-
-def _in_memory(a_AB):
-    """a^T, in memory: the barrier keeps XLA from folding it into a product.
+def _transposed(a_AB):
+    """a^T; on CPUs in memory.
 
     It is made flat in between because a transposed array, until its layout is decided, counts as a
     view, and a product with a view as one that is not fast.
     """
-    return jax.lax.optimization_barrier(a_AB.T.reshape(-1)).reshape(a_AB.shape[::-1])
+    if jax.default_backend() != 'cpu':
+        return a_AB.T
+    return _kept(a_AB.T.reshape(-1)).reshape(a_AB.shape[::-1])
+
+
+def _kept(x):
+    """Keeps XLA from folding a transpose into the product before or after it: one in bfloat16 that
+    was taken for fast, and then is not, cannot be run at all."""
+    return jax.lax.optimization_barrier(x)
 
 
 def _dot(a, b, precision):

@@ -15,11 +15,12 @@ RNG = np.random.default_rng(0)
 def test_value_and_gradients_against_float64(inputs, outputs, dtype, rounding):
     x, w, dy = (RNG.normal(size=shape) for shape in ((7, inputs), (inputs, outputs), (7, outputs)))
 
-    def of(x, w):
-        return product(x, w, dtype, 'highest')
+    @jax.jit  # whole, as in a training step: what XLA folds together, it must also be able to run
+    def value_and_gradients(x, w, dy):
+        y, back = jax.vjp(lambda x, w: product(x, w, dtype, 'highest'), x, w)
+        return y, *back(dy)
 
-    y, back = jax.vjp(jax.jit(of), jnp.float32(x), jnp.float32(w))
-    dx, dw = back(jnp.float32(dy))
+    y, dx, dw = value_and_gradients(*map(jnp.float32, (x, w, dy)))
     assert (y.dtype, dx.dtype, dw.dtype) == (jnp.float32,) * 3
     for got, right in ((y, x @ w), (dx, dy @ w.T), (dw, x.T @ dy)):
         got = np.asarray(got, np.float64)
