@@ -1,7 +1,10 @@
 """The run axis: grouping, a row against its run alone, and how often anything compiles."""
 
 import contextlib
+import dataclasses
 import os
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -140,6 +143,39 @@ def test_programs_of_a_group_that_is_done_are_given_back(tmp_path):
     experiment.train(config, tmp_path, say=lambda line: found.append(pieces()))
     first, *_, last = found[1:]  # the first line is said before anything is compiled
     assert len(found) == 4 and last - first < 150, found
+
+
+def losses_in(dtype, batching='map'):
+    """Of a few steps, by the program that a sweep runs."""
+    runs = [make('none', seed) for seed in (0, 1)]
+    runs = [
+        dataclasses.replace(run, model=dataclasses.replace(run.model, dtype=dtype)) for run in runs
+    ]
+    (group,) = sweep.group(runs)
+    machine = Machine(2, batching)
+    _, log = machine.chunk(group, machine.init(group), 20, 20)
+    return machine.fetch(group, log).loss
+
+
+@pytest.mark.parametrize('batching', ['map', 'vmap'])
+def test_training_in_bfloat16_stays_by_that_in_float32(batching):
+    full, half = losses_in('float32', batching), losses_in('bfloat16', batching)
+    assert np.abs(half - full).max() > 0, 'bfloat16 changed nothing'
+    np.testing.assert_allclose(half, full, rtol=0.02)
+
+
+def test_bfloat16_trains_as_people_run_it():
+    """With XLA's threads and optimisation, which these tests go without: it may then take a product
+    in bfloat16 for one that it has fast code for, and be unable to run it."""
+    code = (
+        'import jax; jax.config.update("jax_num_cpu_devices", 2); '
+        'from tests.test_sweep import losses_in; print(losses_in("bfloat16").mean())'
+    )
+    without = {'XLA_FLAGS': '', 'JAX_DISABLE_MOST_OPTIMIZATIONS': '0'}
+    done = subprocess.run([sys.executable, '-c', code], env=os.environ | without, text=True,
+                          capture_output=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert 0.5 < float(done.stdout) < 2
 
 
 def test_devices_do_not_talk():
