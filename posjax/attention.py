@@ -40,11 +40,12 @@ def attend(
     # Where queries and keys are the same tokens, keys after the last query of a part are for none
     # of it. Each part is a loop of its own, with as many keys as it needs.
     skips = ctx.causal and queries == keys
-    size = -(-queries // (_PARTS if skips else 1) // block) * block
+    shares = block * (_PARTS if skips else 1)
+    size = -(-queries // shares) * block
     mixed = []
     for start in range(0, queries, size):
         mine = slice(start, start + size)
-        seen = slice(min(start + size, keys) if skips else keys)
+        seen = slice(start + size if skips else keys)
         part = ctx._replace(
             q_pos_BQ=ctx.q_pos_BQ[:, mine],
             q_index_Q=ctx.q_index_Q[mine],
@@ -108,8 +109,8 @@ def _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx):
 
 @jax.custom_vjp
 def _softmax(s_BHQS):
-    """Over keys. The gradient is written out because the library's is slower on CPUs by a twentieth
-    of a training step: XLA recomputes the weights in each of its two passes."""
+    """Over keys. The gradient is written out: the library's makes a training step on CPUs a
+    twentieth slower."""
     return jax.nn.softmax(s_BHQS, axis=-1)
 
 

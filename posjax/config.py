@@ -155,16 +155,13 @@ def check(config: ConfigDict) -> None:
             raise ConfigError(f'config has no field {name}{suggest(name, known)}')
         where = f'config.{name}'
         try:
-            if name.startswith('sweep.'):
-                field = name.removeprefix('sweep.')
-                if not isinstance(value, tuple | list):
-                    raise ConfigError(f'{where}={value!r} should be a tuple of alternatives')
-                for item in value:
-                    coerce(item, _annotation(field, known[field]), where)
-            elif isinstance(known[name], tuple) and not isinstance(value, tuple | list):
-                raise ConfigError(f'{where}={value!r} should be a tuple, as ({value!r},)')
-            else:
-                coerce(value, _annotation(name, known[name]), where)
+            field = name.removeprefix('sweep.')
+            if field != name and not isinstance(value, tuple | list):
+                raise ConfigError(f'{where}={value!r} should be a tuple of alternatives')
+            for item in (value,) if field == name else value:
+                if isinstance(known[field], tuple) and not isinstance(item, tuple | list):
+                    raise ConfigError(f'{where}={item!r} should be a tuple, as ({item!r},)')
+                coerce(item, _annotation(field, known[field]), where)
         except ValueError as error:
             raise ConfigError(str(error)) from None
     if missing := sorted(known.keys() - given.keys()):

@@ -22,8 +22,7 @@ def product(x_NI: jax.Array, w_IO: jax.Array, dtype: str, precision: str) -> jax
 
 
 def _forward(x_NI, w_IO, dtype, precision):
-    x_NI = x_NI.astype(dtype)
-    return _dot(x_NI, w_IO.astype(dtype), precision), (x_NI, w_IO)
+    return product(x_NI, w_IO, dtype, precision), (x_NI.astype(dtype), w_IO)
 
 
 def _backward(dtype, precision, saved, dy_NO):

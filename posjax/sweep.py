@@ -255,8 +255,9 @@ class Programs:
 
 
 def _compiler_options(mesh) -> dict[str, int] | None:
-    """On CPUs, the lowest level at which LLVM optimises: those above compile a fifth longer, for
-    programs that are no faster. Whoever has switched optimisation off altogether keeps it off."""
+    """On CPUs, the lowest level at which LLVM optimises: those above compile a fifth longer or
+    more, for programs that are no faster. Whoever has switched optimisation off altogether keeps
+    it off."""
     if mesh.devices.flat[0].platform != 'cpu' or jax.config.read('jax_disable_most_optimizations'):
         return None
     return {'xla_backend_optimization_level': 1}

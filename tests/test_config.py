@@ -86,6 +86,7 @@ def test_fields_and_their_defaults_agree_with_the_classes():
         ({'eval__lengths': ()}, 'config.eval.lengths is empty'),
         ({'eval__lengths': (0,)}, 'length 0 should be at least 1'),
         ({'eval__lengths': 8}, r'config.eval.lengths=8 should be a tuple, as \(8,\)'),
+        ({'sweep__optim__decay': ('norms',)}, r"decay='norms' should be a tuple, as \('norms',\)"),
         ({'eval__interventions': ('logm',)}, "unknown intervention 'logm'; did you mean 'logn'"),
         ({'eval__interventions': ()}, 'config.eval.interventions is empty'),
         ({'scheme': 'learned(max_length=100)'}, '100 rows, none for position 100 of 128;'),
