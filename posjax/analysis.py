@@ -84,9 +84,11 @@ class LoadedRun:
         return interventions.parse(intervention)(self.run.scheme, self.run.length, length)
 
     def _counts(self, length, sequences, intervention):
-        asked = (self._scheme(length, intervention),)
-        count = functools.partial(evaluation.counts, length=length, sequences=sequences, batch=64)
-        return jax.jit(count)(self.run, self.params, asked)
+        asked = ((self._scheme(length, intervention),),)
+        count = functools.partial(
+            evaluation.counts, lengths=(length,), sequences=sequences, batch=64
+        )
+        return jax.jit(count)(self.run, self.params, asked)[0]
 
     def _apply(self, tokens_BT, intervention, weights):
         tokens_BT = np.asarray(tokens_BT)

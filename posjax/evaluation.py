@@ -1,11 +1,13 @@
 """Accuracy per position and per depth, of one run, at any length.
 
-Schemes of equal structure are asked by one loop over their numbers, so a grid of methods and
-factors compiles like a single scheme.
+Schemes of equal structure, and lengths, are asked by one loop over their numbers, so a grid of
+methods, factors and lengths compiles like a single scheme at the longest.
 
 Shape suffixes: N schemes, B sequences, T tokens, C classes, D depths.
 """
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,6 +22,8 @@ from posjax.tasks.task import UNSCORED
 
 # Tenths of the way from the start of what is searched to its end.
 DEPTHS = 10
+# Sequences up to this long are asked together with longer ones, up to so many times their length.
+_LONGEST_JOINT, _MOST_PADDED = 512, 8
 
 
 class Counts(NamedTuple):
@@ -40,72 +44,142 @@ class Counts(NamedTuple):
         return self._replace(right_NT=none(self.right_NT), right_ND=none(self.right_ND))
 
 
+def together(lengths: Sequence[int]) -> list[list[int]]:
+    """Which lengths to ask in one program, longest first.
+
+    Their shorter sequences are padded: it runs longer than a program for each, and compiles in the
+    time of one, which is more as long as sequences are short.
+    """
+    found: list[list[int]] = []
+    for length in sorted(lengths, reverse=True):
+        longest = found[-1][0] if found else math.inf
+        if longest <= min(_LONGEST_JOINT, _MOST_PADDED * length):
+            found[-1].append(length)
+        else:
+            found.append([length])
+    return found
+
+
 def counts(
-    run: Run, params: Params, schemes: tuple[Scheme, ...], length: int, sequences: int, batch: int,
-    spread: Spread = alone,
-) -> Counts:  # fmt: skip
-    """Answers fresh sequences of the run's seed under each scheme.
+    run: Run, params: Params, schemes: Sequence[Sequence[Scheme]], lengths: Sequence[int],
+    sequences: int, batch: int, spread: Spread = alone,
+) -> tuple[Counts, ...]:  # fmt: skip
+    """Answers fresh sequences of the run's seed, of each length under each of its schemes.
 
     Sequence i is a function of (seed, length, i): it is the same under every scheme and
     intervention, so comparisons are paired, and neither `sequences` nor `batch` changes it.
 
     Args:
-      schemes: what the parameters are asked under: the run's own, or it after an intervention.
-      sequences: how many; `batch` of them at a time, which bounds memory.
+      schemes: of each length, what the parameters are asked under: the run's own, or it after an
+        intervention.
+      lengths: in tokens; shorter sequences are padded to the longest, and answer as they would
+        alone.
+      sequences: how many of each length; `batch` of them at a time, which bounds memory.
       spread: says which devices have which sequences, if several share them.
     """
-    data = jax.random.fold_in(stream(run.seed, 'eval_data'), length)
-    positions = jax.random.fold_in(stream(run.seed, 'eval_positions'), length)
+    keys_LB, drawn = _draw(run, lengths, sequences, batch, spread)
+    longest = max(lengths)
 
-    def one(number):
-        tokens_1T, answers_1T = run.task.sample(jax.random.fold_in(data, number), 1, length)
-        scored_T = answers_1T[0] != UNSCORED
-        key = jax.random.fold_in(positions, number)
+    def padded(x_BT, value):
+        return jnp.pad(x_BT, ((0, 0), (0, longest - x_BT.shape[1])), constant_values=value)
 
-        def ask(scheme):
-            logits_TC = model_lib.apply(run.model, params, tokens_1T, scheme, key=key).logits_BTC[0]
-            right_T = (logits_TC.argmax(axis=-1) == answers_1T[0]) & scored_T
+    tokens_LBT = jnp.stack([padded(d.tokens_BT, 0) for d in drawn])
+    answers_LBT = jnp.stack([padded(d.answers_BT, UNSCORED) for d in drawn])
+    valid_LT = jnp.arange(longest) < jnp.asarray(lengths)[:, None]
+
+    def ask(scheme, place):
+        valid_1T = valid_LT[place][None] if min(lengths) < longest else None
+
+        def one(tokens_T, answers_T, key):
+            out = model_lib.apply(
+                run.model, params, tokens_T[None], scheme, key=key, valid_BT=valid_1T
+            )
+            logits_TC, scored_T = out.logits_BTC[0], answers_T != UNSCORED
+            right_T = (logits_TC.argmax(axis=-1) == answers_T) & scored_T
             # argmax over NaN answers class 0: a failed model must not score what chance would.
             finite_T = jnp.isfinite(logits_TC).all(axis=-1) | ~scored_T
             return jnp.where(finite_T, right_T.astype(jnp.float32), jnp.nan)
 
-        return _for_each(ask, schemes), scored_T, run.task.depths(tokens_1T)
+        rows = tokens_LBT[place], answers_LBT[place], keys_LB[place]
+        return _by_batches(one, rows, batch, spread)
 
-    def several(numbers):
-        return jax.vmap(one)(spread(numbers))
+    right_NBT = _for_each(ask, [(s, place) for place, row in enumerate(schemes) for s in row])
+    found, start = [], 0
+    for length, row, (_, answers_BT, depth_BT) in zip(lengths, schemes, drawn, strict=True):
+        mine_NBT = right_NBT[start : start + len(row), :, :length]
+        start += len(row)
+        count_BT = (answers_BT != UNSCORED).astype(jnp.int32)
+        deep = () if depth_BT is None else by_depth(mine_NBT, count_BT, depth_BT)
+        found.append(Counts(mine_NBT.sum(axis=1), count_BT.sum(axis=0), *deep))
+    return tuple(found)
 
-    whole = sequences // batch * batch
-    parts = [jnp.arange(whole).reshape(-1, batch), jnp.arange(whole, sequences)[None]]
-    done = [jax.lax.map(several, part) for part in parts if part.size]
+
+class _Drawn(NamedTuple):
+    """Sequences of one length, their answers, and depths if the task has them."""
+
+    tokens_BT: jax.Array
+    answers_BT: jax.Array
+    depth_BT: jax.Array | None
+
+
+def _draw(run, lengths, sequences, batch, spread) -> tuple[jax.Array, list[_Drawn]]:
+    """Keys (L, B) for schemes with random positions, and the sequences of each length."""
+
+    # Keys of all lengths at once: on CPUs each operation on keys is a loop of its own to compile.
+    def keys(name):
+        def of(length, number):
+            return jax.random.fold_in(jax.random.fold_in(stream(run.seed, name), length), number)
+
+        of_length = jax.vmap(of, (None, 0))
+        return jax.vmap(of_length, (0, None))(jnp.asarray(lengths), jnp.arange(sequences))
+
+    def drawn(length, keys_B):
+        def one(key):
+            tokens_1T, answers_1T = run.task.sample(key, 1, length)
+            depth_1T = run.task.depths(tokens_1T)
+            return _Drawn(*(None if x is None else x[0] for x in (tokens_1T, answers_1T, depth_1T)))
+
+        return _by_batches(one, (keys_B,), batch, spread)
+
+    data_LB = keys('eval_data')
+    return keys('eval_positions'), [drawn(n, data_LB[i]) for i, n in enumerate(lengths)]
+
+
+def _by_batches(f, rows: tuple, batch: int, spread: Spread):
+    """`f` of every row of arrays (B, ...), `batch` of them at a time."""
+
+    def several(part):
+        return jax.vmap(f)(*map(spread, part))
+
+    count = len(rows[0])
+    whole = count // batch * batch
+    split = [jax.tree.map(lambda x: x[:whole].reshape(-1, batch, *x.shape[1:]), rows),
+             jax.tree.map(lambda x: x[whole:][None], rows)]  # fmt: skip
+    done = [jax.lax.map(several, part) for part in split if jax.tree.leaves(part)[0].size]
     done = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), part) for part in done]
-    right_BNT, scored_BT, depth_B1T = jax.tree.map(lambda *x: jnp.concatenate(x), *done)
-    count_BT = scored_BT.astype(jnp.int32)
-    deep = () if depth_B1T is None else by_depth(right_BNT, count_BT, depth_B1T[:, 0])
-    return Counts(right_BNT.sum(axis=0), count_BT.sum(axis=0), *deep)
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *done)
 
 
-def by_depth(right_BNT, count_BT, depth_BT) -> tuple[jax.Array, jax.Array]:
+def by_depth(right_NBT, count_BT, depth_BT) -> tuple[jax.Array, jax.Array]:
     """Right answers (N, D) and scored positions (D,) in each tenth of the depth; NaN is in none."""
     # A depth of 1 belongs to the last tenth; what has no depth falls off the end.
     bin_BT = jnp.minimum(depth_BT * DEPTHS, DEPTHS - 1).astype(jnp.int32)
     bin_BT = jnp.where(jnp.isnan(depth_BT), DEPTHS, bin_BT)
-    right_BTN = jnp.moveaxis(right_BNT, 1, 2)
+    right_BTN = jnp.moveaxis(right_NBT, 0, -1)
     right_DN = jnp.zeros((DEPTHS, right_BTN.shape[-1])).at[bin_BT].add(right_BTN, mode='drop')
     return right_DN.T, jnp.zeros(DEPTHS, jnp.int32).at[bin_BT].add(count_BT, mode='drop')
 
 
-def _for_each(ask, schemes: tuple[Scheme, ...]) -> jax.Array:
-    """`ask` of every scheme, stacked; traced once for each structure among them."""
-    places: dict = {}
-    for place, scheme in enumerate(schemes):
-        places.setdefault(jax.tree.structure(scheme), []).append(place)
-    answers = [None] * len(schemes)
-    for alike in places.values():
-        if len(alike) > 1 and jax.tree.leaves(schemes[alike[0]]):
-            numbers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(schemes[p] for p in alike))
-            rows = list(jax.lax.map(ask, numbers))
-        else:  # alone, or without numbers in which it could differ
-            rows = [ask(schemes[alike[0]])] * len(alike)
-        for place, row in zip(alike, rows, strict=True):
-            answers[place] = row
+def _for_each(ask, asked: Sequence[tuple[Scheme, int]]) -> jax.Array:
+    """`ask(scheme, place)` of every pair, stacked; traced once for each structure of a scheme."""
+    alike: dict = {}
+    for number, (scheme, _) in enumerate(asked):
+        alike.setdefault(jax.tree.structure(scheme), []).append(number)
+    answers = [None] * len(asked)
+    for numbers in alike.values():
+        pairs = jax.tree.map(
+            lambda *x: jnp.stack(list(map(jnp.asarray, x))), *(asked[n] for n in numbers)
+        )
+        for number, row in zip(numbers, jax.lax.map(lambda pair: ask(*pair), pairs), strict=True):
+            answers[number] = row
     return jnp.stack(answers)

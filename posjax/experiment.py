@@ -4,6 +4,7 @@ config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tabl
 """
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from tqdm import tqdm
 
 from posjax import config as config_lib
 from posjax import hosts, memory, outcome, plots, provenance, results, start, sweep, trainer
+from posjax.ahead import Ahead
 from posjax.checkpoint import Checkpoints, committed
 from posjax.config import ConfigError
 from posjax.results import Row
@@ -72,28 +74,35 @@ def train(
         for line in left_out:
             say(line)
         total = sum(run.steps for run in runs)
+        left = [group for group in groups if group.name not in done]
+        # Several hosts compile together, in one order.
+        ahead = Ahead(active=not hosts.several())
         # A bar for a person at a terminal; lines for a log file.
         hidden = None if hosts.first() else True
-        with tqdm(total=total, unit='step', unit_scale=True, disable=hidden, smoothing=0.1) as bar:
-            for number, group in enumerate(groups, start=1):
+        with ahead, tqdm(total=total, unit='step', unit_scale=True, disable=hidden,
+                         smoothing=0.1) as bar:  # fmt: skip
+            bar.update(total - sum(run.steps for group in left for run in group.runs))
+            for group, after in itertools.zip_longest(left, left[1:]):
                 bar.set_description(group.name)
                 trainer.stop_if(asked, f'before {group.name}')
-                if group.name in done:
-                    bar.update(group.runs[0].steps * len(group.runs))
-                    continue
+                about = questions[group.name]
+                ahead.ask(group.name, machine.prepare_training, group, config.train.chunk)
+                ahead.ask(group.name, outcome.prepare, config, machine, group, about)
+                if after:
+                    ahead.ask(after.name, machine.prepare_training, after, config.train.chunk)
                 begin = starts.get(group.name)
                 trained = trainer.train(config, work, machine, group, begin, bar.update, asked)
                 pause = functools.partial(
                     trainer.stop_if, asked, f'while {group.name} was evaluated'
                 )
-                about = questions[group.name]
                 made = outcome.tables(config, machine, group, trained, about, pause)
                 told = outcome.record(config, machine, group, trained)
                 folder = work.group(group.name)
                 hosts.shared(lambda: outcome.keep(folder, _OF_GROUP, made, told))
-                machine.forget()
+                ahead.drop(group.name)
+                machine.forget(group)
                 if bar.disable:
-                    say(f'[{number}/{len(groups)}] {group.name}')
+                    say(f'[{groups.index(group) + 1}/{len(groups)}] {group.name}')
         return hosts.shared(lambda: _finish(work, config, groups, everything, say))
 
 
@@ -147,7 +156,7 @@ def evaluate(
                 )
             found_tables.append(outcome.tables(config, machine, group, found, asked[group.name]))
             records[group.name] = outcome.record(config, machine, group, found)
-            machine.forget()
+            machine.forget(group)
         tables = results.joined(found_tables)
 
         def finish():

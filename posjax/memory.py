@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from posjax import training
+from posjax import evaluation, training
 from posjax.config import ConfigError
 from posjax.run import Run
 from posjax.sweep import Group, Machine
@@ -41,12 +41,13 @@ def check_evaluation(
     for group in groups:
         run = group.runs[0]
         _, params = _sizes(run)
-        for length in able.get(group.name, config.lengths):
-            answers = config.sequences * len(config.interventions) * length * 4
-            layer = _layer(run, min(config.batch, config.sequences), length)
+        for lengths in evaluation.together(able.get(group.name, config.lengths)):
+            longest = max(lengths)
+            answers = config.sequences * len(config.interventions) * len(lengths) * longest * 4
+            layer = _layer(run, min(config.batch, config.sequences), longest)
             step = layer // machine.data + answers
             remedy = 'lower eval.batch, train with model.block, or leave that length out'
-            _check(group, machine, params, step, f'config.eval.lengths: {length}', remedy)
+            _check(group, machine, params, step, f'config.eval.lengths: {longest}', remedy)
 
 
 def _check(group, machine, resting, working, what, remedy) -> None:

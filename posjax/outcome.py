@@ -16,7 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 from posjax import config as config_lib
-from posjax import hosts, interventions, provenance, results
+from posjax import evaluation, hosts, interventions, provenance, results
 from posjax.checkpoint import Saved
 from posjax.results import Row, Tables
 from posjax.run import Run
@@ -28,38 +28,67 @@ def tables(
     config: ConfigDict, machine: Machine, group: Group, trained: Saved,
     asked: Mapping[int, Sequence[str]], pause: Callable[[], None] = lambda: None,
 ) -> Tables:  # fmt: skip
-    """Rows of all runs of a group; `pause` is called before each length, and may raise.
+    """Rows of all runs of a group; `pause` is called before each program, and may raise.
 
     Args:
       asked: the interventions of each length, as `askable` has them.
     """
     params = machine.place(group, trained.tree.params)
 
-    def ask(length):
+    def ask(program):
         pause()
-        # At one length all scalings of a rotation have one structure, and so are one program.
-        changes = [interventions.parse(word) for word in asked[length]]
-        schemes = [[change(run.scheme, run.length, length).at(run.model.dims, length)
-                    for change in changes] for run in group.runs]  # fmt: skip
-        return machine.evaluate(
-            group, params, schemes, length, config.eval.sequences, config.eval.batch
-        )
+        return machine.evaluate(group, params, *program)
 
-    # Each length is a program, and compiling it takes longer than running it: several at a time.
+    programs = _programs(config, group, asked)
+    # Compiling a program takes longer than running it: several at a time.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         # Several hosts start their programs in one order.
         each = map if hosts.several() else pool.map
-        counted = [machine.fetch(group, counts) for counts in each(ask, asked)]
+        done = [machine.fetch(group, counts) for counts in each(ask, programs)]
+    counted = {
+        length: counts
+        for (_, lengths, *_), made in zip(programs, done, strict=True)
+        for length, counts in zip(lengths, made, strict=True)
+    }
     found = []
-    for (length, words), counts in zip(asked.items(), counted, strict=True):
+    for length, words in asked.items():
         texts = [interventions.parse(word).text for word in words]
         for i, run in enumerate(group.runs):
-            mine = jax.tree.map(lambda x, i=i: x[i], counts)
+            mine = jax.tree.map(lambda x, i=i: x[i], counted[length])
             if trained.tree.failed[i] >= 0:
                 # What a run knew when it failed is no result of its training.
                 mine = mine.failed()
             found.append(results.tables_of(run, varied(config, run), length, texts, mine))
     return results.joined(found)
+
+
+def prepare(
+    config: ConfigDict, machine: Machine, group: Group, asked: Mapping[int, Sequence[str]]
+) -> None:
+    """Compiles what `tables` needs."""
+    for program in _programs(config, group, asked):
+        machine.prepare_evaluation(group, *program)
+
+
+def _programs(config, group, asked):
+    """For each program, what it is asked: schemes of each run and length, the lengths, how many
+    sequences, and how many at a time."""
+
+    def schemes(run, length):
+        # At one length all scalings of a rotation have one structure, and so are one program.
+        changes = [interventions.parse(word) for word in asked[length]]
+        return tuple(change(run.scheme, run.length, length).at(run.model.dims, length)
+                     for change in changes)  # fmt: skip
+
+    return [
+        (
+            [tuple(schemes(run, length) for length in lengths) for run in group.runs],
+            tuple(lengths),
+            config.eval.sequences,
+            config.eval.batch,
+        )
+        for lengths in evaluation.together(list(asked))
+    ]
 
 
 def askable(

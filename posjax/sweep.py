@@ -10,7 +10,8 @@ import collections
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -38,6 +39,10 @@ def group(runs: Sequence[Run]) -> list[Group]:
         Group(f'{number:02d}-{_slug(members[0])}', tuple(members))
         for number, members in enumerate(found.values())
     ]
+
+
+def _structure(group: Group):
+    return jax.tree.structure(group.runs[0])
 
 
 def _slug(run: Run) -> str:
@@ -105,7 +110,7 @@ class Machine:
         self._mesh = jax.make_mesh((self.rows, data), ('runs', 'data'), (AxisType.Auto,) * 2,
                                    devices=found[: self.count])  # fmt: skip
         self.batching, self.device = batching, jax.local_devices()[0]
-        self._programs = Programs(self._mesh, _BATCHING[batching], self.split)
+        self._made: dict = {}
 
     def __str__(self) -> str:
         where = f' on {jax.process_count()} hosts' if hosts.several() else ''
@@ -132,11 +137,13 @@ class Machine:
 
         def put(x):
             x = fill(x)
-            part = _part(x.shape[1:], self.data) if self.split else ()
-            where = NamedSharding(self._mesh, PartitionSpec('runs', *part))
-            return jax.make_array_from_callback(x.shape, where, lambda rows: x[rows])
+            return jax.make_array_from_callback(x.shape, self._where(x), lambda rows: x[rows])
 
         return jax.tree.map(put, tree)
+
+    def _where(self, x) -> NamedSharding:
+        part = _part(x.shape[1:], self.data) if self.split else ()
+        return NamedSharding(self._mesh, PartitionSpec('runs', *part))
 
     def fetch(self, group: Group, tree):
         """Copies in host memory, without the rows that only filled up the devices."""
@@ -144,32 +151,67 @@ class Machine:
 
     def init(self, group: Group) -> training.State:
         """States before the first step, on the devices."""
-        seeds = self.place(group, np.asarray([run.seed for run in group.runs], np.int32))
-        net = self._programs.net(seeds, group.runs[0].model)
-        return self._programs.init(self._stacked(group), net)
+        net = self._programs(group.runs[0].model).net(*self._for_net(group))
+        return self._programs(_structure(group)).init(self._stacked(group), net)
 
     def chunk(self, group: Group, state: training.State, steps: int, size: int):
         """`steps` <= `size` steps of all runs; `state` is used up. Metrics come as (R, size)."""
-        return self._programs.chunk(self._stacked(group), state, np.int32(steps), size)
+        program = self._programs(_structure(group)).chunk
+        return program(self._stacked(group), state, np.int32(steps), size)
 
     def evaluate(
-        self, group: Group, params, schemes: Sequence[Sequence[Scheme]], length: int,
-        sequences: int, batch: int,
-    ) -> evaluation.Counts:  # fmt: skip
-        """Counts (R, ...), on the devices, of every run under its schemes; `schemes` has a sequence
-        per run."""
-        placed = self.place(group, stack([tuple(row) for row in schemes]))
-        runs = self._stacked(group)
-        return self._programs.evaluate(runs, params, placed, length, sequences, batch)
+        self, group: Group, params, schemes: Sequence[tuple[tuple[Scheme, ...], ...]],
+        lengths: tuple[int, ...], sequences: int, batch: int,
+    ) -> tuple[evaluation.Counts, ...]:  # fmt: skip
+        """Counts (R, ...), on the devices, of each length, of every run under its schemes;
+        `schemes` has a tuple per run, of a tuple per length."""
+        program = self._programs(_structure(group)).evaluate
+        placed = self.place(group, stack(schemes))
+        return program(self._stacked(group), params, placed, lengths, sequences, batch)
 
-    def forget(self) -> None:
+    def prepare_training(self, group: Group, size: int) -> None:
+        """Compiles what `init` and `chunk` need; other threads may do so, and call them, too."""
+        state = self._like(group, abstract(group))
+        program = self._programs(_structure(group)).chunk
+        program.prepare(self._stacked(group), state, np.int32(1), size)
+        self._programs(group.runs[0].model).net.prepare(*self._for_net(group))
+
+    def prepare_evaluation(
+        self, group: Group, schemes, lengths: tuple[int, ...], sequences: int, batch: int
+    ) -> None:
+        """Compiles what `evaluate` needs."""
+        params = self._like(group, abstract(group).params)
+        program = self._programs(_structure(group)).evaluate
+        placed = self.place(group, stack(schemes))
+        program.prepare(self._stacked(group), params, placed, lengths, sequences, batch)
+
+    def forget(self, group: Group) -> None:
         """Drops what was compiled for a group that is done; no other has its programs.
 
         Their code is memory that the system lends in pieces, of which a process may have 65,530 on
         Linux: LLVM crashes when some three hundred programs have used them up.
         """
-        for program in (self._programs.init, self._programs.chunk, self._programs.evaluate):
-            program.clear_cache()
+        if made := self._made.pop(_structure(group), None):
+            made.forget()
+
+    def _programs(self, structure) -> 'Programs':
+        """Those of one structure; the network's are those of its model."""
+        if structure not in self._made:
+            fresh = Programs(self._mesh, _BATCHING[self.batching], self.split)
+            self._made.setdefault(structure, fresh)  # of two threads, the first has its way
+        return self._made[structure]
+
+    def _for_net(self, group):
+        seeds = np.asarray([run.seed for run in group.runs], np.int32)
+        return self.place(group, seeds), group.runs[0].model
+
+    def _like(self, group, tree):
+        """Shapes of `tree`, of (R, ...) arrays, as it would be placed."""
+        count = len(group.runs) + -len(group.runs) % self.rows
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype, sharding=self._where(x)),
+            tree,
+        )
 
     def _stacked(self, group):
         return self.place(group, stack(group.runs))
@@ -187,6 +229,35 @@ def _part(shape: tuple[int, ...], count: int) -> PartitionSpec:
         if shape[axis] and shape[axis] % count == 0:
             return PartitionSpec(*[None] * axis, 'data')
     return PartitionSpec()
+
+
+class Program:
+    """A jitted function, which can be compiled ahead of its calls, and is compiled once whichever
+    threads ask for it."""
+
+    def __init__(self, f: Callable, static: Sequence[str] = (), **options):
+        self._jitted = jax.jit(f, static_argnames=static, **options)
+        self._locks: dict = {}
+        self._static = len(static)
+
+    def __call__(self, *args):
+        with self._lock(args):
+            return self._jitted(*args)
+
+    def prepare(self, *args) -> None:
+        """Compiles for arguments, of which shapes are enough."""
+        with self._lock(args):
+            self.lower(*args).compile()
+
+    def lower(self, *args) -> jax.stages.Lowered:
+        return self._jitted.lower(*args)
+
+    def forget(self) -> None:
+        self._jitted.clear_cache()
+
+    def _lock(self, args):
+        """One for each program: static arguments come last."""
+        return self._locks.setdefault(args[len(args) - self._static :], threading.Lock())
 
 
 class Programs:
@@ -239,19 +310,23 @@ class Programs:
 
             return over_devices(local, runs, runs, everywhere)(stacked, state, steps)
 
-        def evaluate(stacked, params, schemes, length, sequences, batch):
+        def evaluate(stacked, params, schemes, lengths, sequences, batch):
             def one(run, params, schemes):
-                return evaluation.counts(run, params, schemes, length, sequences, batch, spread)
+                return evaluation.counts(run, params, schemes, lengths, sequences, batch, spread)
 
             local = functools.partial(each, one)
             return over_devices(local, runs, runs, runs)(stacked, params, schemes)
 
-        jit = functools.partial(jax.jit, compiler_options=_compiler_options(mesh))
+        program = functools.partial(Program, compiler_options=_compiler_options(mesh))
         # The network's numbers take the longest to compile, and are those of every scheme.
-        self.net = jit(net, static_argnames='model')
-        self.init = jit(init)
-        self.chunk = jit(chunk, static_argnames='size', donate_argnames='state')
-        self.evaluate = jit(evaluate, static_argnames=('length', 'sequences', 'batch'))
+        self.net = program(net, ('model',))
+        self.init = program(init)
+        self.chunk = program(chunk, ('size',), donate_argnames='state')
+        self.evaluate = program(evaluate, ('lengths', 'sequences', 'batch'))
+
+    def forget(self) -> None:
+        for program in (self.net, self.init, self.chunk, self.evaluate):
+            program.forget()
 
 
 def _compiler_options(mesh) -> dict[str, int] | None:
