@@ -85,7 +85,7 @@ def counts(
 
     tokens_LBT = jnp.stack([padded(d.tokens_BT, 0) for d in drawn])
     answers_LBT = jnp.stack([padded(d.answers_BT, UNSCORED) for d in drawn])
-    valid_LT = jnp.arange(longest) < jnp.asarray(lengths)[:, None]
+    valid_LT = jnp.arange(longest)[None] < jnp.asarray(lengths)[:, None]
 
     def ask(scheme, place):
         valid_1T = valid_LT[place][None] if min(lengths) < longest else None

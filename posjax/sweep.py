@@ -151,12 +151,12 @@ class Machine:
 
     def init(self, group: Group) -> training.State:
         """States before the first step, on the devices."""
-        net = self._programs(group.runs[0].model).net(*self._for_net(group))
-        return self._programs(_structure(group)).init(self._stacked(group), net)
+        net = self._of(group.runs[0].model).net(*self._for_net(group))
+        return self.programs(group).init(self._stacked(group), net)
 
     def chunk(self, group: Group, state: training.State, steps: int, size: int):
         """`steps` <= `size` steps of all runs; `state` is used up. Metrics come as (R, size)."""
-        program = self._programs(_structure(group)).chunk
+        program = self.programs(group).chunk
         return program(self._stacked(group), state, np.int32(steps), size)
 
     def evaluate(
@@ -165,23 +165,23 @@ class Machine:
     ) -> tuple[evaluation.Counts, ...]:  # fmt: skip
         """Counts (R, ...), on the devices, of each length, of every run under its schemes;
         `schemes` has a tuple per run, of a tuple per length."""
-        program = self._programs(_structure(group)).evaluate
+        program = self.programs(group).evaluate
         placed = self.place(group, stack(schemes))
         return program(self._stacked(group), params, placed, lengths, sequences, batch)
 
     def prepare_training(self, group: Group, size: int) -> None:
         """Compiles what `init` and `chunk` need; other threads may do so, and call them, too."""
         state = self._like(group, abstract(group))
-        program = self._programs(_structure(group)).chunk
+        program = self.programs(group).chunk
         program.prepare(self._stacked(group), state, np.int32(1), size)
-        self._programs(group.runs[0].model).net.prepare(*self._for_net(group))
+        self._of(group.runs[0].model).net.prepare(*self._for_net(group))
 
     def prepare_evaluation(
         self, group: Group, schemes, lengths: tuple[int, ...], sequences: int, batch: int
     ) -> None:
         """Compiles what `evaluate` needs."""
         params = self._like(group, abstract(group).params)
-        program = self._programs(_structure(group)).evaluate
+        program = self.programs(group).evaluate
         placed = self.place(group, stack(schemes))
         program.prepare(self._stacked(group), params, placed, lengths, sequences, batch)
 
@@ -194,12 +194,16 @@ class Machine:
         if made := self._made.pop(_structure(group), None):
             made.forget()
 
-    def _programs(self, structure) -> 'Programs':
-        """Those of one structure; the network's are those of its model."""
-        if structure not in self._made:
+    def programs(self, group: Group) -> 'Programs':
+        """What is, or is to be, compiled for a group's structure; but for the network's numbers,
+        which are those of all groups with its model."""
+        return self._of(_structure(group))
+
+    def _of(self, what) -> 'Programs':
+        if what not in self._made:
             fresh = Programs(self._mesh, _BATCHING[self.batching], self.split)
-            self._made.setdefault(structure, fresh)  # of two threads, the first has its way
-        return self._made[structure]
+            self._made.setdefault(what, fresh)  # of two threads, the first has its way
+        return self._made[what]
 
     def _for_net(self, group):
         seeds = np.asarray([run.seed for run in group.runs], np.int32)

@@ -23,9 +23,13 @@ def params(run=RUN):
     return jax.tree.map(lambda x: 4 * x, init(run).params)
 
 
-@functools.partial(jax.jit, static_argnames=('length', 'sequences', 'batch'))
+@functools.partial(jax.jit, static_argnames=('lengths', 'sequences', 'batch'))
+def several(run, params, schemes, lengths, sequences, batch):
+    return evaluation.counts(run, params, schemes, lengths, sequences, batch)
+
+
 def counts(run, params, schemes, length, sequences, batch):
-    return evaluation.counts(run, params, schemes, length, sequences, batch)
+    return several(run, params, (schemes,), (length,), sequences, batch)[0]
 
 
 def test_against_counting_one_by_one():
@@ -48,6 +52,32 @@ def test_schemes_of_equal_structure_are_asked_as_if_alone():
     alone = [counts(RUN, params(), (parse(text),), 9, 10, 4).right_NT[0] for text in texts]
     np.testing.assert_array_equal(together, alone)
     assert np.abs(together[0] - together[2]).max() > 0
+
+
+@pytest.mark.parametrize('task', ['lag(k=2, vocab=4)', 'needle(keys=2, queries=2)'])
+def test_lengths_are_asked_as_if_alone(task):
+    run, lengths, batch = make('rope', task=task), (21, 9, 17), 4
+    schemes = ((OTHER, run.scheme), (run.scheme,), (run.scheme, OTHER))
+    together = several(run, params(run), schemes, lengths, 10, batch)
+    for got, row, length in zip(together, schemes, lengths, strict=True):
+        alone = counts(run, params(run), row, length, 10, batch)
+        jax.tree.map(np.testing.assert_array_equal, got, alone)
+        assert got.right_NT.shape == (len(row), length) and got.right_NT.sum() > 0
+
+
+def test_random_positions_are_those_of_a_sequence_alone():
+    run = make('learned(max_length=40)|randomised(max_position=40)', task='lag(k=2, vocab=4)')
+    rows = ((run.scheme,),) * 2
+    together = several(run, params(run), rows, (20, 9), 10, 4)
+    for got, length in zip(together, (20, 9), strict=True):
+        alone = counts(run, params(run), rows[0], length, 10, 4)
+        np.testing.assert_array_equal(got.right_NT, alone.right_NT)
+
+
+def test_lengths_are_together_while_they_are_short_and_alike():
+    assert evaluation.together([32, 64, 128]) == [[128, 64, 32]]
+    assert evaluation.together([512, 32, 1024, 256]) == [[1024], [512, 256], [32]]
+    assert evaluation.together([]) == []
 
 
 @pytest.mark.parametrize('batch', [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 64))])
@@ -81,7 +111,7 @@ def test_depths_are_counted_in_tenths():
     # Two sequences, two schemes; three answers have depths, one with a logit that was not finite.
     depth = jnp.array([[jnp.nan, 0.0, 0.1], [1.0, 0.55, jnp.nan]])
     scored = jnp.array([[1, 1, 1], [1, 1, 0]])
-    right = jnp.array([[[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]], [[1.0, 0.0, 0.0], [0.0, jnp.nan, 0.0]]])
+    right = jnp.array([[[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]], [[1.0, 0.0, 1.0], [0.0, jnp.nan, 0.0]]])
     right_ND, scored_D = evaluation.by_depth(right, scored, depth)
     np.testing.assert_array_equal(scored_D, [1, 1, 0, 0, 0, 1, 0, 0, 0, 1])
     np.testing.assert_array_equal(right_ND, [[1, 0, 0, 0, 0, 0, 0, 0, 0, 1],

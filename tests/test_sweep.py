@@ -5,6 +5,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -109,9 +110,9 @@ def test_exact_compile_counts():
         state = machine.place(group, machine.fetch(group, state))
         state, _ = machine.chunk(group, state, 5, 20)
         assert len(count) == 3, 'a restored state compiles again'
-        schemes = [[run.scheme] for run in group.runs]
-        for length in (6, 12, 6):
-            machine.evaluate(group, state.params, schemes, length, 8, 4)
+        for lengths in ((6,), (12, 6), (6,)):
+            schemes = [((run.scheme,),) * len(lengths) for run in group.runs]
+            machine.evaluate(group, state.params, schemes, lengths, 8, 4)
         assert len(count) == 5
         # Other numbers, other seeds: the same programs.
         (other,) = sweep.group(
@@ -124,6 +125,27 @@ def test_exact_compile_counts():
         (other,) = sweep.group([make('sinusoidal', seed) for seed in range(5)])
         machine.init(other)
         assert len(count) == before + 1
+
+
+@pytest.mark.parametrize('batching', ['map', 'vmap'])
+def test_what_is_compiled_ahead_is_compiled_once(batching):
+    group, machine = grid(), Machine(2, batching)
+    schemes = [((run.scheme,),) for run in group.runs]
+    with compiled() as count:
+        with ThreadPoolExecutor() as pool:
+            for future in [
+                pool.submit(machine.prepare_training, group, 20),
+                pool.submit(machine.prepare_evaluation, group, schemes, (6,), 8, 4),
+                pool.submit(machine.prepare_training, group, 20),
+            ]:
+                future.result()
+        assert len(count) == 3, 'the network, a chunk of steps, an evaluation'
+        state = machine.place(group, machine.fetch(group, machine.init(group)))
+        assert len(count) == 4
+        state, _ = machine.chunk(group, state, 3, 20)
+        machine.evaluate(group, state.params, schemes, (6,), 8, 4)
+        machine.prepare_training(group, 20)
+        assert len(count) == 4
 
 
 def pieces():
@@ -181,7 +203,7 @@ def test_bfloat16_trains_as_people_run_it():
 def test_devices_do_not_talk():
     group, machine = grid(), Machine(2)
     runs, state = machine._stacked(group), machine.init(group)
-    text = machine._programs.chunk.lower(runs, state, np.int32(1), 20).compile().as_text()
+    text = machine.programs(group).chunk.lower(runs, state, np.int32(1), 20).compile().as_text()
     for collective in ('all-reduce', 'all-gather', 'collective-permute', 'all-to-all'):
         assert collective not in text
 
@@ -200,18 +222,20 @@ def test_too_many_devices_are_refused():
 def test_devices_that_share_a_run_train_it_alike(batching, parameters):
     # Adam's steps along gradients that are zero but for rounding are large, unless eps is.
     (group,) = sweep.group([make('alibi', seed, eps=1e-3) for seed in range(2)])
-    schemes, trained, answers = [[run.scheme] for run in group.runs], [], []
+    schemes, trained, answers = [((run.scheme,),) for run in group.runs], [], []
     for machine in (Machine(1), Machine(2, batching, data=2, parameters=parameters)):
         state, metrics = machine.chunk(group, machine.init(group), 20, 20)
         trained.append(machine.fetch(group, (state.params, metrics.loss)))
-        counts = machine.evaluate(group, state.params, schemes, 9, 10, 4)
+        (counts,) = machine.evaluate(group, state.params, schemes, (9,), 10, 4)
         answers.append(machine.fetch(group, counts).right_NT)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *trained)
     np.testing.assert_array_equal(*answers)
     # A batch of four, halved; and of parameters and optimiser each device keeps a part.
-    compiled = machine._programs.chunk.lower(
-        machine._stacked(group), state, np.int32(1), 20
-    ).compile()
+    compiled = (
+        machine.programs(group)
+        .chunk.lower(machine._stacked(group), state, np.int32(1), 20)
+        .compile()
+    )
     assert 'all-reduce' in compiled.as_text()
     leaf = state.optimizer[1][0].mu['net']['embed']['embedding']
     (part,) = {shard.data.shape for shard in leaf.addressable_shards}
