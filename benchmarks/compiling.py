@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 from measure import machine
 
-from posjax import compiled, config, experiment, plots, sweep
+from posjax import compiled, experiment, plan, plots, sweep
 
 KINDS = {'traced': '/jax/core/compile/jaxpr_trace_duration',
          'lowered': '/jax/core/compile/jaxpr_to_mlir_module_duration',
@@ -40,7 +40,7 @@ def main():
     jax.monitoring.register_event_duration_secs_listener(note)
     for file in options.parse_args().configs:
         asked = _config(file)
-        groups = sweep.group(config.runs(asked))
+        groups = sweep.group(plan.runs(asked))
         with tempfile.TemporaryDirectory() as folder:
             compiled.keep(Path(folder) / 'kept')
             for name in ('afresh', 'kept'):

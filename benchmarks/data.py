@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from measure import alternate, machine, say
 
-from posjax import config, training
+from posjax import config, plan, training
 from posjax.streams import stream
 
 STEPS = 50
@@ -24,7 +24,7 @@ def main():
     for task in ('lag(k=3, vocab=16)', 'seen(vocab=96)'):
         c = config.default()
         c.task, c.scheme = task, 'rope'
-        (run,) = config.runs(c)
+        (run,) = plan.runs(c)
         state = jax.jit(training.init)(run)
         say(f'{task}, {STEPS} steps', alternate(_sides(run, state)))
 

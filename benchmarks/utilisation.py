@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from measure import alternate, machine, steps
 
-from posjax import config
+from posjax import config, plan
 from posjax.sweep import group
 
 STEPS, TOKENS, SIDE = 10, 2048, 2048
@@ -42,7 +42,7 @@ def _say(width, length, dtype):
     c.model.width, c.model.heads, c.model.dtype = width, max(1, width // 64), dtype
     c.train.length, c.train.batch = length, max(1, TOKENS // length)
     c.eval.lengths = (length,)
-    (one,) = group(config.runs(c))
+    (one,) = group(plan.runs(c))
     seconds = alternate({'step': steps(one, STEPS), 'peak': _product(dtype)}, rounds=5)
     peak = 2 * SIDE**3 * jax.device_count() / seconds['peak']
     rate = _flops(one.runs[0]) * STEPS * len(one.runs) / seconds['step']

@@ -10,7 +10,7 @@ import os
 import jax
 from measure import alternate, machine, say, steps
 
-from posjax import config
+from posjax import config, plan
 from posjax.sweep import group
 
 STEPS = 20
@@ -23,7 +23,7 @@ def main():
     for runs in (1, 2, 8, 32):
         c = config.default()
         c.seeds = runs
-        (one,) = group(config.runs(c))
+        (one,) = group(plan.runs(c))
         calls[f'R={runs}'] = steps(one, STEPS)
         share[f'R={runs}'] = STEPS * runs
     medians = alternate(calls, rounds=5)

@@ -7,10 +7,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from posjax import config as config_lib
-from posjax import evaluation, interventions, sweep
+from posjax import evaluation, interventions, plan, sweep
 from posjax import model as model_lib
-from posjax.checkpoint import Checkpoints
+from posjax.checkpoint import Checkpoints, Saved
 from posjax.config import ConfigError
 from posjax.run import Run
 from posjax.scheme import Params
@@ -53,7 +52,7 @@ class LoadedRun:
 
     def sample(self, length: int, sequences: int = 1, seed: int = 0):
         """Fresh tokens and answers (B, T) of the run's task; answers are -1 where unscored."""
-        config_lib.check_length(self.run, length)
+        plan.check_length(self.run, length)
         tokens, answers = self.run.task.sample(jax.random.key(seed), sequences, length)
         return np.asarray(tokens), np.asarray(answers)
 
@@ -80,7 +79,7 @@ class LoadedRun:
         return _share(counts.right_ND[0], counts.scored_D)
 
     def _scheme(self, length, intervention):
-        config_lib.check_length(self.run, length, intervention)
+        plan.check_length(self.run, length, intervention)
         return interventions.parse(intervention)(self.run.scheme, self.run.length, length)
 
     def _counts(self, length, sequences, intervention):
@@ -127,35 +126,57 @@ def load(workdir: str | Path, task: str | None = None, scheme: str | None = None
     Raises:
       ConfigError: no such run, or several; names what there is.
     """
-    work = Workdir(workdir)
-    config = work.config()
-    groups = sweep.group(config_lib.runs(config, fit=False))
-    found = [(g, i, run) for g in groups for i, run in enumerate(g.runs)]
-    for field, wanted, parse in (('task', task, parse_task), ('scheme', scheme, parse_scheme)):
-        if wanted is not None:
-            found = _select(found, field, wanted, parse, work)
-    if seed is not None:
-        seeds = sorted({run.seed for _, _, run in found})
-        found = [f for f in found if f[2].seed == seed]
-        if not found:
-            raise ConfigError(f'{work.path} has no run with seed={seed}; it has {seeds}')
-    for name, value in fields.items():
-        owner, _, field = name.partition('__')
-        found = [f for f in found if getattr(getattr(f[2], owner, f[2]), field, None) == value]
-    if len(found) != 1:
-        shown = '; '.join(f'{r.task} {r.scheme} seed {r.seed}' for _, _, r in found[:4])
-        raise ConfigError(f'{len(found)} runs of {work.path} match; say task, scheme and seed'
-                          + (f' ({shown}, ...)' if found else ''))  # fmt: skip
-    ((group, row, run),) = found
-    with Checkpoints(work.checkpoints(group.name)) as kept:
-        loaded = kept.load(sweep.abstract(group))
-    if loaded is None:
-        raise ConfigError(f'{work.path} has no checkpoint of {group.name}; train it first')
-    mine = jax.tree.map(lambda x: x[row], loaded.tree)
-    return LoadedRun(run, int(mine.step), mine.params, int(mine.failed), loaded.digest)
+    return Trained(workdir).load(task, scheme, seed, **fields)
 
 
-def _select(found, field, wanted, parse, work):
+class Trained:
+    """The trained runs of a workdir, for whoever wants several: what they share is read once.
+
+    Raises:
+      ConfigError: it is no workdir.
+    """
+
+    def __init__(self, workdir: str | Path):
+        self._work = Workdir(workdir)
+        self._groups = sweep.group(plan.runs(self._work.config(), fit=False))
+        self._newest = functools.lru_cache(maxsize=1)(self._read)
+
+    def load(self, task: str | None = None, scheme: str | None = None, seed: int | None = None,
+             **fields) -> LoadedRun:  # fmt: skip
+        """One of them; see `load`."""
+        where = self._work.path
+        found = [(n, i, run) for n, g in enumerate(self._groups) for i, run in enumerate(g.runs)]
+        for field, wanted, parse in (('task', task, parse_task), ('scheme', scheme, parse_scheme)):
+            if wanted is not None:
+                found = _select(found, field, wanted, parse, where)
+        if seed is not None:
+            seeds = sorted({run.seed for _, _, run in found})
+            found = [f for f in found if f[2].seed == seed]
+            if not found:
+                raise ConfigError(f'{where} has no run with seed={seed}; it has {seeds}')
+        for name, value in fields.items():
+            owner, _, field = name.partition('__')
+            found = [f for f in found if getattr(getattr(f[2], owner, f[2]), field, None) == value]
+        if len(found) != 1:
+            shown = '; '.join(f'{r.task} {r.scheme} seed {r.seed}' for _, _, r in found[:4])
+            raise ConfigError(f'{len(found)} runs of {where} match; say task, scheme and seed'
+                              + (f' ({shown}, ...)' if found else ''))  # fmt: skip
+        ((number, row, run),) = found
+        saved = self._newest(number)
+        mine = jax.tree.map(lambda x: x[row], saved.tree)
+        return LoadedRun(run, int(mine.step), mine.params, int(mine.failed), saved.digest)
+
+    def _read(self, number: int) -> Saved:
+        group = self._groups[number]
+        with Checkpoints(self._work.checkpoints(group.name)) as kept:
+            saved = kept.load(sweep.abstract(group))
+        if saved is None:
+            raise ConfigError(f'{self._work.path} has no checkpoint of {group.name}; '
+                              'train it first')  # fmt: skip
+        return saved
+
+
+def _select(found, field, wanted, parse, where):
     """Runs whose text is `wanted`, or else whose name is."""
     texts = {getattr(run, field).text for _, _, run in found}
     try:
@@ -165,5 +186,5 @@ def _select(found, field, wanted, parse, work):
     hits = [f for f in found if getattr(f[2], field).text == exact]
     hits = hits or [f for f in found if getattr(f[2], field).name() == wanted]
     if not hits:
-        raise ConfigError(f'{work.path} has no run with {field}={wanted!r}{suggest(wanted, texts)}')
+        raise ConfigError(f'{where} has no run with {field}={wanted!r}{suggest(wanted, texts)}')
     return hits

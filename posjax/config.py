@@ -1,24 +1,14 @@
-"""Configs: what can be set, what it means, and what is refused.
+"""Configs: what can be set, and how it is stored; plan.py says what it means.
 
-A config file's `get_config()` starts from `default()` and changes what it needs. `runs` turns a
-config into the list of runs it describes; anything wrong with it is a ConfigError of one line.
+A config file's `get_config()` starts from `default()` and changes what it needs. Anything wrong
+with it is a ConfigError of one line.
 """
 
-import collections
-import itertools
 import json
 from typing import Any
 
 from ml_collections import ConfigDict
 
-import posjax.schemes  # noqa: F401  (fills the registry)
-import posjax.tasks  # noqa: F401
-from posjax.interventions import parse as parse_intervention
-from posjax.model import Model
-from posjax.run import DECAYABLE, Optim, Run
-from posjax.scheme import as_chain
-from posjax.scheme import parse as parse_scheme
-from posjax.tasks.task import parse as parse_task
 from posjax.text import coerce, suggest
 
 # Fields that a workdir's runs do not depend on: they may differ when a command is run again.
@@ -28,7 +18,7 @@ HARMLESS = ('eval', 'compare', 'mesh', 'checkpoint', 'train.chunk')
 MOST_SEEDS = 10_000
 
 # What may be swept: every field that describes a run, in this order.
-_SWEPT = ('task', 'scheme', 'model', 'train.length', 'train.batch', 'train.steps', 'optim')
+SWEPT = ('task', 'scheme', 'model', 'train.length', 'train.batch', 'train.steps', 'optim')
 
 
 class ConfigError(ValueError):
@@ -53,6 +43,7 @@ def default() -> ConfigDict:
         'highest'  # of float32 products on TPU and GPU: 'default', 'high', 'highest'
     )
     c.model.block = 0  # queries attended to at a time, to bound memory; 0 takes all at once
+    c.model.attention = 'plain'  # or 'fused': the GPU's own kernel, where exact for the scheme
 
     c.train = ConfigDict()
     c.train.length = 32  # tokens
@@ -101,52 +92,6 @@ def default() -> ConfigDict:
     return c
 
 
-def runs(config: ConfigDict, fit: bool = True) -> list[Run]:
-    """The runs a config describes: every combination of what is swept, each with every seed.
-
-    Args:
-      fit: also check that every run can be asked for every length of `config.eval`.
-
-    Raises:
-      ConfigError: one line, before anything runs.
-    """
-    check(config)
-    found = []
-    for point in points(config):
-        for seed in range(config.seeds):
-            found.append(_run(config, point, seed, fit))
-    for described, count in collections.Counter(map(str, found)).items():
-        if count > 1:
-            raise ConfigError(f'sweep: the same run is asked for twice: {described}')
-    for words in config.eval.interventions:
-        objections = [objection(run, words) for run in found]
-        if all(objections):
-            raise ConfigError(f'config.eval.interventions: {objections[0]}')
-    return found
-
-
-def points(config: ConfigDict) -> list[dict[str, Any]]:
-    """Combinations of what is swept, as {dotted field: value}, in order; [{}] for a single one."""
-    swept = {name: values for name, values in _alternatives(config).items() if values}
-    return [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
-
-
-def swept(config: ConfigDict) -> list[str]:
-    """Dotted names of swept fields that a result needs beside task, scheme, length and seed."""
-    named = ('task', 'scheme', 'train.length')
-    return [name for name, v in _alternatives(config).items() if v and name not in named]
-
-
-def _alternatives(config) -> dict[str, tuple]:
-    """What is swept, outermost first: ConfigDict itself sorts by name."""
-    found = flatten(config.sweep)
-
-    def place(name):
-        return next(i for i, field in enumerate(_SWEPT) if _within(name, field))
-
-    return {name: found[name] for name in sorted(found, key=place)}
-
-
 def check(config: ConfigDict) -> None:
     """Raises ConfigError for an unknown field, a wrong type, or a value outside its meaning."""
     known, given = flatten(default()), flatten(config)
@@ -193,98 +138,6 @@ def check(config: ConfigDict) -> None:
             f'config.train.chunk={given["train.chunk"]} should be a multiple of '
             f'config.train.log_every={given["train.log_every"]}'
         )
-
-
-def _run(config, point, seed, fit) -> Run:
-    """One run, checked against its lengths and interventions."""
-    values = flatten(config) | point
-    part = {
-        group: {
-            k.removeprefix(group + '.'): v for k, v in values.items() if k.startswith(group + '.')
-        }
-        for group in ('model', 'train', 'optim')
-    }
-    try:
-        task_, scheme_ = parse_task(values['task']), parse_scheme(values['scheme'])
-        model = Model(tokens=task_.tokens, classes=task_.classes, **part['model'])
-        optim = {
-            name: tuple(v) if isinstance(v, list) else float(v) if isinstance(v, int)
-            and Optim.__dataclass_fields__[name].type is float else v
-            for name, v in part['optim'].items()
-        }  # fmt: skip
-        run = Run(task_, scheme_, model, Optim(**optim), seed,
-                  *(part['train'][k] for k in ('length', 'batch', 'steps')),
-                  tuple(part['train']['lengths']))  # fmt: skip
-        _check_sizes(run)
-        if run.batch % config.mesh.data:
-            raise ConfigError(f'config.train.batch={run.batch} should be a multiple of '
-                              f'config.mesh.data={config.mesh.data}')  # fmt: skip
-        for length in (run.length, *run.lengths):
-            check_length(run, length)
-        for words in config.eval.interventions:
-            parse_intervention(words)
-            if fit and objection(run, words) is None:
-                for length in config.eval.lengths:
-                    check_length(run, length, words)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    return run
-
-
-def objection(run: Run, intervention: str) -> str | None:
-    """Why an intervention means nothing for a run, in one line; None if it means something.
-
-    Such a pair is left out of an evaluation, as `yarn` of a scheme without rotations.
-    """
-    try:
-        parse_intervention(intervention)(run.scheme, run.length, run.length)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def check_length(run: Run, length: int, intervention: str = 'none') -> None:
-    """Raises ValueError where a run cannot be asked for `length` tokens under an intervention."""
-    if length < 1:
-        raise ValueError(f'length {length} should be at least 1')
-    run.task.check_length(length)
-    asked = parse_intervention(intervention)(run.scheme, run.length, length)
-    as_chain(asked).check_fit(run.model.dims, length)
-
-
-def _check_sizes(run: Run) -> None:
-    m, o = run.model, run.optim
-    for field, value, least in (
-        ('model.layers', m.layers, 1), ('model.heads', m.heads, 1), ('model.width', m.width, 1),
-        ('model.mlp', m.mlp, 1), ('model.block', m.block, 0), ('train.length', run.length, 1),
-        ('train.batch', run.batch, 1), ('train.steps', run.steps, 1), ('optim.warmup', o.warmup, 0),
-        ('optim.learning_rate', o.learning_rate, 0), ('optim.weight_decay', o.weight_decay, 0),
-        ('optim.clip', o.clip, 0), ('optim.eps', o.eps, 0),
-    ):  # fmt: skip
-        if not value >= least:
-            raise ConfigError(f'config.{field}={value} should be at least {least}')
-    for field, value in (('optim.beta1', o.beta1), ('optim.beta2', o.beta2)):
-        if not 0 <= value < 1:
-            raise ConfigError(f'config.{field}={value} should be in [0, 1)')
-    if run.lengths and (max(run.lengths) != run.length or run.batch % len(run.lengths)):
-        raise ConfigError(
-            f'config.train.lengths={run.lengths} should have config.train.length={run.length} as '
-            f'the longest, and share out config.train.batch={run.batch} evenly'
-        )
-    if m.width % m.heads:
-        raise ConfigError(f'config.model.width={m.width} should be a multiple of '
-                          f'config.model.heads={m.heads}')  # fmt: skip
-    for field, annotation, value in (
-        ('model.dtype', Model.__dataclass_fields__['dtype'].type, m.dtype),
-        ('model.precision', Model.__dataclass_fields__['precision'].type, m.precision),
-        ('optim.schedule', Optim.__dataclass_fields__['schedule'].type, o.schedule),
-    ):
-        coerce(value, annotation, f'config.{field}')
-    for kind in o.decay:
-        if kind not in DECAYABLE:
-            raise ConfigError(f'config.optim.decay: {kind!r}{suggest(kind, DECAYABLE)}')
 
 
 def flatten(config, prefix='') -> dict[str, Any]:
@@ -340,12 +193,12 @@ def relevant(config: ConfigDict) -> dict[str, Any]:
     return {
         name: _tuples(value)
         for name, value in flatten(config).items()
-        if not any(_within(name, field) for field in HARMLESS)
+        if not any(is_within(name, field) for field in HARMLESS)
         and _tuples(value) != _tuples(usual[name])
     }
 
 
-def _within(name: str, field: str) -> bool:
+def is_within(name: str, field: str) -> bool:
     """Whether a dotted name is a field, or lies in that group of fields."""
     return name == field or name.startswith(field + '.')
 
@@ -358,7 +211,7 @@ def _sweep_fields(config) -> ConfigDict:
     """The tree of what may be swept, () at every leaf, so that overrides find their field."""
     tree: dict = {}
     for name in flatten(config):
-        if any(_within(name, field) for field in _SWEPT):
+        if any(is_within(name, field) for field in SWEPT):
             *groups, last = name.split('.')
             inner = tree
             for part in groups:

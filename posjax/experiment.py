@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from posjax import config as config_lib
-from posjax import hosts, memory, outcome, plots, provenance, results, start, sweep, trainer
+from posjax import hosts, memory, outcome, plan, plots, provenance, results, start, sweep, trainer
 from posjax.ahead import Ahead
 from posjax.checkpoint import Checkpoints, committed
 from posjax.config import ConfigError
@@ -52,7 +52,7 @@ def train(
       SaveError, OSError: the disk is full, or cannot be written; earlier checkpoints are whole.
       Interrupted: it was asked to stop; everything is saved.
     """
-    everything = sweep.group(config_lib.runs(config))
+    everything = sweep.group(plan.runs(config))
     groups = everything[shard[0] :: shard[1]]
     work, machine = Workdir(path), _machine(config, shard='{}/{}'.format(*shard))
     say, asked = _said(say), hosts.agreed(asked)
@@ -71,18 +71,16 @@ def train(
         part = f' (of {len(everything)})' if names is not None else ''
         say(f'{len(runs)} runs as {len(groups)} programs{part} on {machine}')
         questions, left_out = outcome.askable(config, groups, config.eval.lengths)
-        for line in left_out:
+        for line in (*outcome.attention(groups), *left_out):
             say(line)
         total = sum(run.steps for run in runs)
         left = [group for group in groups if group.name not in done]
-        # Several hosts compile together, in one order.
-        ahead = Ahead(active=not hosts.several())
         # A bar for a person at a terminal; lines for a log file.
         hidden = None if hosts.first() else True
-        with ahead, tqdm(total=total, unit='step', unit_scale=True, disable=hidden,
-                         smoothing=0.1) as bar:  # fmt: skip
+        with _ahead() as ahead, tqdm(total=total, unit='step', unit_scale=True, disable=hidden,
+                                     smoothing=0.1) as bar:  # fmt: skip
             bar.update(total - sum(run.steps for group in left for run in group.runs))
-            for group, after in itertools.zip_longest(left, left[1:]):
+            for group, after in _with_next(left):
                 bar.set_description(group.name)
                 trainer.stop_if(asked, f'before {group.name}')
                 about = questions[group.name]
@@ -132,9 +130,9 @@ def evaluate(
             config.eval[field] = value if field == 'sequences' else tuple(value)
     config_lib.check(config)
     machine = _machine_of(config)
-    groups = sweep.group(config_lib.runs(config, fit=False))
+    groups = sweep.group(plan.runs(config, fit=False))
     asked, left_out = outcome.askable(config, groups, config.eval.lengths)
-    for line in left_out:
+    for line in (*outcome.attention(groups), *left_out):
         say(line)
     if not any(asked.values()):
         raise ConfigError(f'no run in {work.path} can be asked for lengths '
@@ -146,17 +144,24 @@ def evaluate(
             say(f'{out} holds this evaluation already: nothing to do')
             return hosts.shared(lambda: _answered(out, say))
         found_tables, records = [], {}
-        for group in tqdm(groups, unit='group', disable=None if hosts.first() else True):
-            with Checkpoints(work.checkpoints(group.name)) as kept:
-                found = trainer.newest(kept, group)
-            if found is None or found.step < group.runs[0].steps:
-                raise ConfigError(
-                    f'{work.group(group.name)} has no whole checkpoint of its last step; run '
-                    f'train.py with --workdir {work.path} to finish it'
-                )
-            found_tables.append(outcome.tables(config, machine, group, found, asked[group.name]))
-            records[group.name] = outcome.record(config, machine, group, found)
-            machine.forget(group)
+        hidden = None if hosts.first() else True
+        with _ahead() as ahead:
+            for group, after in tqdm(_with_next(groups), unit='group', disable=hidden):
+                if after:
+                    about = asked[after.name]
+                    ahead.ask(after.name, outcome.prepare, config, machine, after, about)
+                with Checkpoints(work.checkpoints(group.name)) as kept:
+                    found = trainer.newest(kept, group)
+                if found is None or found.step < group.runs[0].steps:
+                    raise ConfigError(
+                        f'{work.group(group.name)} has no whole checkpoint of its last step; run '
+                        f'train.py with --workdir {work.path} to finish it'
+                    )
+                about = asked[group.name]
+                found_tables.append(outcome.tables(config, machine, group, found, about))
+                records[group.name] = outcome.record(config, machine, group, found)
+                ahead.drop(group.name)
+                machine.forget(group)
         tables = results.joined(found_tables)
 
         def finish():
@@ -166,6 +171,16 @@ def evaluate(
             return tables['results.csv'], _failed(records, say)
 
         return hosts.shared(finish)
+
+
+def _with_next(groups: Sequence[sweep.Group]) -> list[tuple[sweep.Group, sweep.Group | None]]:
+    """Each group and the one after it, None after the last."""
+    return list(itertools.zip_longest(groups, groups[1:]))
+
+
+def _ahead() -> Ahead:
+    # Several hosts compile together, in one order.
+    return Ahead(active=not hosts.several())
 
 
 def _machine_of(config) -> Machine:

@@ -7,12 +7,14 @@ asked under many schemes. `params = {'net': ..., 'scheme': ...}`.
 Shape suffixes: B batch, T tokens, S keys, D width, H heads, K head dim, C classes, L layers.
 """
 
+import dataclasses
 from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from posjax import fused
 from posjax.attention import attend
 from posjax.product import product
 from posjax.scheme import Chain, Context, Dims, Params, Scheme, as_chain
@@ -33,6 +35,8 @@ class Model:
         of parameters, logits) stay in float32.
       precision: of float32 products on hardware that would round them (TPU, GPU tensor cores).
       block: queries attended to at a time, which bounds memory; 0 does all at once.
+      attention: 'plain', by a scheme's hooks in JAX; or 'fused', by one kernel of the GPU's where
+        that is exact for the scheme (see fused.py), and plain elsewhere.
     """
 
     tokens: int
@@ -45,6 +49,7 @@ class Model:
     dtype: Literal['float32', 'bfloat16'] = 'float32'
     precision: Literal['default', 'high', 'highest'] = 'highest'
     block: int = 0
+    attention: Literal['plain', 'fused'] = 'plain'
 
     @property
     def dims(self) -> Dims:
@@ -116,6 +121,8 @@ def apply(
       weights: also return attention weights (not by blocks).
     """
     whole = as_chain(scheme)
+    if weights:
+        model = dataclasses.replace(model, attention='plain')
     inputs = _inputs(model, tokens_BT, whole, key, valid_BT, length, cache)
     with jax.default_matmul_precision(model.precision):
         logits, kept, k_LBSHK, v_LBSHK = _Net(model).apply(
@@ -125,6 +132,14 @@ def apply(
         cache = inputs[-1]._replace(k_LBSHK=k_LBSHK, v_LBSHK=v_LBSHK)
         cache = cache._replace(count=cache.count + tokens_BT.shape[1])
     return Output(logits, kept, cache)
+
+
+def attends(model: Model, scheme: Scheme) -> str:
+    """What a model attends by under a scheme on this machine: 'fused' or 'plain'."""
+    wanted = model.attention == 'fused' and fused.available()
+    return (
+        'fused' if wanted and fused.obstacle(scheme, model.dims, model.dtype) is None else 'plain'
+    )
 
 
 def empty_cache(model: Model, batch: int, max_length: int) -> Cache:
@@ -225,7 +240,11 @@ class _Block(nn.Module):
             k_old, v_old, count = past
             k_BSHK = jax.lax.dynamic_update_slice(k_old, k_BSHK, (0, count, 0, 0))
             v_BSHK = jax.lax.dynamic_update_slice(v_old, v_BSHK, (0, count, 0, 0))
-        mixed_BTHK, w_BHTS = attend(scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx, m.block)
+        parts = scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx
+        if past is None and ctx.valid_BS is None and attends(m, scheme) == 'fused':
+            mixed_BTHK, w_BHTS = fused.attend(*parts, implementation='cudnn'), None
+        else:
+            mixed_BTHK, w_BHTS = attend(*parts, m.block)
         x_BTD = x_BTD + _Linear(m, m.width, name='proj')(mixed_BTHK.reshape(x_BTD.shape))
         hidden = _gelu(_Linear(m, m.mlp * m.width, name='mlp_in')(_norm(x_BTD, 'norm_2')))
         x_BTD = x_BTD + _Linear(m, m.width, name='mlp_out')(hidden)

@@ -15,9 +15,9 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from posjax import config as config_lib
-from posjax import evaluation, hosts, interventions, provenance, results
+from posjax import evaluation, fused, hosts, interventions, plan, provenance, results
 from posjax.checkpoint import Saved
+from posjax.model import attends
 from posjax.results import Row, Tables
 from posjax.run import Run
 from posjax.sweep import Group, Machine
@@ -101,13 +101,13 @@ def askable(
     left_out = []
     for group in groups:
         run, asked = group.runs[0], {}
-        words = [w for w in config.eval.interventions if config_lib.objection(run, w) is None]
+        words = [w for w in config.eval.interventions if plan.objection(run, w) is None]
         others = tuple(word for word in config.eval.interventions if word not in words)
         meaningless.setdefault(others, []).append(run.scheme.text)
         for length, word in itertools.product(lengths, words):
             try:
                 for run in group.runs:
-                    config_lib.check_length(run, length, word)
+                    plan.check_length(run, length, word)
                 asked.setdefault(length, []).append(word)
             except ValueError as error:
                 left_out.append(f'left out at length {length}: {error}')
@@ -119,10 +119,25 @@ def askable(
     return found, list(dict.fromkeys(left_out))
 
 
+def attention(groups: Sequence[Group]) -> list[str]:
+    """Lines on what attends, where fused attention is asked for."""
+    asking = [run for group in groups for run in group.runs if run.model.attention == 'fused']
+    if asking and not fused.available():
+        return ['attention is plain: fused needs a GPU with CUDA']
+    found: dict[str | None, dict[str, None]] = {}
+    for run in asking:
+        why = fused.obstacle(run.scheme, run.model.dims, run.model.dtype)
+        found.setdefault(why, {})[run.scheme.text] = None
+    return [
+        f'attention is fused for {", ".join(schemes)}' if why is None else
+        f'attention is plain for {", ".join(schemes)}: {why}' for why, schemes in found.items()
+    ]  # fmt: skip
+
+
 def varied(config: ConfigDict, run: Run) -> Row:
     """What a sweep varies beside task, scheme, length and seed, for one of its runs."""
     values = {}
-    for name in config_lib.swept(config):
+    for name in plan.swept(config):
         owner, field = name.split('.')
         values[name] = getattr(run if owner == 'train' else getattr(run, owner), field)
     return values
@@ -134,7 +149,8 @@ def record(config: ConfigDict, machine: Machine, group: Group, trained: Saved) -
         'runs': [
             {'task': run.task.text, 'scheme': run.scheme.text, 'seed': run.seed,
              'train_length': run.length, **varied(config, run),
-             'dtype': run.model.dtype, 'precision': run.model.precision}
+             'dtype': run.model.dtype, 'precision': run.model.precision,
+             'attention': attends(run.model, run.scheme)}
             for run in group.runs
         ],
         'failed_at': [int(step) for step in trained.tree.failed],

@@ -131,6 +131,15 @@ class Scheme(Spec):
         """
         return None
 
+    def columns(self, params: Params, ctx: Context):
+        """The same bias as a product, for a fused kernel, which takes no other; None if it is none.
+
+        Columns in float32 of queries (B|1, Q, H|1, C) and keys (B|1, S, H|1, C), whose product is
+        the bias up to a number for each query, which the softmax forgets. Asked for under causal
+        attention by positions that rise, of a scheme that has a bias alone.
+        """
+        return None
+
     def mask(self, ctx: Context):
         """Which keys may be seen, boolean (B|1, H|1, Q, S), or None; causality is the model's."""
         return None
@@ -271,6 +280,10 @@ class Chain(Scheme):
                   for name, part in self._keyed()]  # fmt: skip
         return _reduce(jnp.add, biases)
 
+    def columns(self, params, ctx):
+        columns = [part.columns(params.get(name, {}), ctx) for name, part in self._keyed()]
+        return _reduce(_beside, columns)
+
     def mask(self, ctx):
         return _reduce(jnp.logical_and, [part.mask(ctx) for part in self.parts])
 
@@ -313,6 +326,18 @@ def chain(*schemes: Scheme) -> Scheme:
 def as_chain(scheme: Scheme) -> Chain:
     """The scheme as the model holds it."""
     return scheme if isinstance(scheme, Chain) else Chain((scheme,))
+
+
+def _beside(some, others):
+    """Columns of two biases, for a product that is the sum of theirs."""
+
+    def joined(a, b):
+        shape = jnp.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+        return jnp.concatenate(
+            [jnp.broadcast_to(x, (*shape, x.shape[-1])) for x in (a, b)], axis=-1
+        )
+
+    return tuple(map(joined, some, others))
 
 
 def _reduce(combine, values):

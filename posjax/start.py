@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from posjax import analysis, sweep
-from posjax.analysis import LoadedRun
+from posjax import sweep
+from posjax.analysis import LoadedRun, Trained
 from posjax.checkpoint import Saved
 from posjax.config import ConfigError
 from posjax.run import Run
@@ -42,14 +42,14 @@ def load(config: ConfigDict, groups: Sequence[Group]) -> dict[str, Start]:
     """
     if not config.start.workdir:
         return {}
-    return {group.name: _of_group(config, group) for group in groups}
+    trained = Trained(config.start.workdir)
+    return {group.name: _of_group(config, trained, group) for group in groups}
 
 
-def _of_group(config, group) -> Start:
+def _of_group(config, trained: Trained, group: Group) -> Start:
     fitting = jax.tree.map(lambda leaf: leaf.shape[1:], sweep.abstract(group).params)
     found = [
-        analysis.load(config.start.workdir, task=run.task.text, seed=run.seed,
-                      scheme=config.start.scheme or run.scheme.text)
+        trained.load(run.task.text, config.start.scheme or run.scheme.text, run.seed)
         for run in group.runs
     ]  # fmt: skip
     for run, source in zip(group.runs, found, strict=True):

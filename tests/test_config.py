@@ -6,6 +6,7 @@ import pytest
 
 from configs import blog, quickstart
 from posjax import config as config_lib
+from posjax import plan
 from posjax.config import ConfigError, default
 from posjax.run import Optim
 
@@ -24,21 +25,21 @@ def changed(**fields):
 
 
 def test_defaults_describe_one_run():
-    (run,) = config_lib.runs(default())
+    (run,) = plan.runs(default())
     assert (run.task.text, run.scheme.text, run.seed) == ('lag', 'rope', 0)
     assert run.optim == Optim()
 
 
 def test_a_sweep_is_a_product_in_order_with_seeds_innermost():
     c = changed(sweep__scheme=('rope', 'none'), sweep__optim__learning_rate=(1e-3, 1), seeds=2)
-    found = [(r.scheme.text, r.optim.learning_rate, r.seed) for r in config_lib.runs(c)]
+    found = [(r.scheme.text, r.optim.learning_rate, r.seed) for r in plan.runs(c)]
     assert found == [(s, lr, i) for s in ('rope', 'none') for lr in (1e-3, 1.0) for i in (0, 1)]
-    assert config_lib.swept(c) == ['optim.learning_rate']
+    assert plan.swept(c) == ['optim.learning_rate']
     assert all(isinstance(lr, float) for _, lr, _ in found)
 
 
 def test_the_founding_experiment_is_what_it_says():
-    runs = config_lib.runs(blog.get_config())
+    runs = plan.runs(blog.get_config())
     assert len(runs) == 28 and len({r.scheme.text for r in runs}) == 7
     run = runs[0]
     assert (run.model.layers, run.model.heads, run.model.width, run.model.mlp) == (2, 1, 64, 4)
@@ -52,7 +53,7 @@ def test_json_round_trip_is_exact(make):
     config = make()
     again = config_lib.from_json(config_lib.to_json(config))
     assert config_lib.flatten(again) == config_lib.flatten(config)
-    assert config_lib.runs(again) == config_lib.runs(config)
+    assert plan.runs(again) == plan.runs(config)
     assert config_lib.differences(config, again) == []
 
 
@@ -103,7 +104,7 @@ def test_refused_in_one_line(fields, message):
     with pytest.raises(ConfigError, match=message) as error:
         config = default()
         with config.unlocked():
-            config_lib.runs(changed(**fields))
+            plan.runs(changed(**fields))
     assert '\n' not in str(error.value)
 
 

@@ -20,8 +20,7 @@ import jax
 import numpy as np
 import pytest
 
-from posjax import config as config_lib
-from posjax import results, sweep
+from posjax import plan, results, sweep
 from posjax.checkpoint import CheckpointError, Checkpoints
 from posjax.workdir import Workdir
 
@@ -98,7 +97,7 @@ def size(path: Path) -> int:
 
 def newest(work: Path):
     """The newest checkpoint that verifies."""
-    (group,) = sweep.group(config_lib.runs(Workdir(work).config()))
+    (group,) = sweep.group(plan.runs(Workdir(work).config()))
     with Checkpoints(checkpoints(work)) as kept:
         return kept.load(sweep.abstract(group))
 
@@ -335,7 +334,7 @@ def test_a_disk_that_cannot_be_written_is_one_line(bench, whole, halfway, tmp_pa
 @counts(12, 200)
 def test_flipped_bits_never_load_as_something_else(half, tmp_path, count, caplog):
     caplog.set_level(logging.CRITICAL)  # a warning for each
-    (group,) = sweep.group(config_lib.runs(Workdir(half).config()))
+    (group,) = sweep.group(plan.runs(Workdir(half).config()))
     shutil.copytree(checkpoints(half), tmp_path / 'c')
     abstract, rng = sweep.abstract(group), random.Random(4)
     with Checkpoints(tmp_path / 'c') as kept:

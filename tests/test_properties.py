@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posjax import config as config_lib
+from posjax import plan
 from posjax.config import ConfigError
 from posjax.interventions import Intervention
 from posjax.interventions import parse as parse_intervention
@@ -152,12 +153,12 @@ def changed(values):
 def test_a_config_is_runs_or_one_line(values):
     config = changed(values)
     try:
-        runs = config_lib.runs(config)
+        runs = plan.runs(config)
     except ConfigError as error:
         one_line(error)
         return
     again = config_lib.from_json(config_lib.to_json(config))
-    assert config_lib.runs(again) == runs and config_lib.differences(config, again) == []
+    assert plan.runs(again) == runs and config_lib.differences(config, again) == []
     for of in group(runs):
         assert all(c.isalnum() or c in '-_' for c in of.name), 'a name that leaves the folder'
     assert all(math.isfinite(run.optim.learning_rate) for run in runs)

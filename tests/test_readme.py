@@ -16,7 +16,7 @@ import pytest
 
 import configs
 from configs import zoo
-from posjax import config as config_lib
+from posjax import plan
 from posjax.interventions import Intervention
 from posjax.scheme import Scheme, as_chain, parse
 from posjax.spec import is_data
@@ -65,7 +65,7 @@ def test_the_pure_function_example_runs():
 @pytest.mark.parametrize('name', [m.name for m in pkgutil.iter_modules(configs.__path__)])
 def test_every_config_describes_runs_and_tells_its_command(name):
     module = importlib.import_module(f'configs.{name}')
-    assert config_lib.runs(module.get_config())
+    assert plan.runs(module.get_config())
     assert f'python train.py --config configs/{name}.py' in module.__doc__
 
 

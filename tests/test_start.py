@@ -10,7 +10,8 @@ import pytest
 
 import posjax
 from posjax import config as config_lib
-from posjax import experiment, outcome, sweep, training
+from posjax import analysis, experiment, outcome, plan, sweep, training
+from posjax.checkpoint import Checkpoints
 from posjax.config import ConfigError
 from posjax.tasks.task import UNSCORED
 from tests.cases import apply
@@ -58,6 +59,22 @@ def test_a_run_starts_where_another_ended(source, tmp_path):
                      'checkpoint': before.checkpoint}  # fmt: skip
     (theirs,) = json.loads((source / 'provenance.json').read_text()).values()
     assert began['checkpoint'] == theirs['checkpoint']['digest']
+
+
+def test_what_runs_share_is_read_once(source, monkeypatch):
+    reads, real = [], Checkpoints.load
+
+    def load(kept, like):
+        reads.append(kept)
+        return real(kept, like)
+
+    monkeypatch.setattr(Checkpoints, 'load', load)
+    trained = analysis.Trained(source)
+    one, other = (trained.load(seed=seed) for seed in range(2))
+    assert (one.run.seed, other.run.seed, len(reads)) == (0, 1, 1)
+    for seed, run in enumerate((one, other)):
+        alone = posjax.load(source, seed=seed)
+        jax.tree.map(np.testing.assert_array_equal, run.params, alone.params)
 
 
 def test_killed_before_its_first_checkpoint_it_still_starts_there(source, tmp_path, monkeypatch):
@@ -129,13 +146,13 @@ def test_sequences_of_several_lengths_share_a_batch_and_not_their_numbers():
 @pytest.mark.parametrize('lengths', [(4,), (4, 7), (3, 4, 6)])
 def test_lengths_that_do_not_share_out_are_refused(lengths):
     with pytest.raises(ConfigError, match='train.lengths=.*as the longest, and share out'):
-        config_lib.runs(tiny(train__lengths=lengths))
+        plan.runs(tiny(train__lengths=lengths))
 
 
 def test_interventions_that_mean_nothing_for_a_scheme_are_left_out_and_named():
     c = tiny(eval__interventions=('none', 'linear', 'yarn|logn', 'shift(by=6)', 'logn'))
     c.sweep.scheme = ('rope', 'none', 'alibi', 'learned(max_length=16)')
-    groups = sweep.group(config_lib.runs(c))
+    groups = sweep.group(plan.runs(c))
     asked, left_out = outcome.askable(c, groups, (6, 12, 17))
     assert left_out == [
         'left out at length 12: scheme learned(max_length=16) has 16 rows, none for position 16 '
@@ -154,4 +171,4 @@ def test_interventions_that_mean_nothing_for_a_scheme_are_left_out_and_named():
     few = ['none', 'shift(by=6)', 'logn']
     assert by_scheme['learned(max_length=16)'] == {6: few, 12: ['none', 'logn']}
     with pytest.raises(ConfigError, match='scheme none has no rotary part'):
-        config_lib.runs(tiny(scheme='none', eval__interventions=('yarn',)))
+        plan.runs(tiny(scheme='none', eval__interventions=('yarn',)))

@@ -13,7 +13,7 @@ import pytest
 
 from configs import blog
 from posjax import config as config_lib
-from posjax import experiment, sweep
+from posjax import experiment, plan, sweep
 from posjax.sweep import Machine
 from tests.test_training import chunk, init, make, poisoned
 
@@ -47,7 +47,7 @@ def grid():
 
 
 def test_the_founding_table_is_ten_programs():
-    groups = sweep.group(config_lib.runs(blog.get_config()))
+    groups = sweep.group(plan.runs(blog.get_config()))
     assert [len(g.runs) for g in groups] == [2, 2, 2, 4, 4] * 2
     assert len({g.name for g in groups}) == 10
     assert groups[0].name == '00-lag-none' and groups[9].name == '09-seen-alibi'

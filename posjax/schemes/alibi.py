@@ -73,9 +73,16 @@ class alibi(Scheme):
             )  # fmt: skip
 
     def bias(self, params, q_BQHK, k_BSHK, ctx):
-        slopes = self.slopes or paper_slopes(q_BQHK.shape[2])
-        slopes_H = jnp.stack([jnp.float32(slope) for slope in slopes])
-        return linear_bias(distance(ctx), slopes_H)
+        return linear_bias(distance(ctx), self._slopes(q_BQHK.shape[2]))
+
+    def columns(self, params, ctx):
+        # -m (i - j), of which -m i is the query's alone.
+        slopes_11H1 = self._slopes(ctx.heads)[None, None, :, None]
+        return slopes_11H1, ctx.k_pos_BS.astype(jnp.float32)[:, :, None, None]
+
+    def _slopes(self, heads):
+        slopes = self.slopes or paper_slopes(heads)
+        return jnp.stack([jnp.float32(slope) for slope in slopes])
 
 
 @scheme
