@@ -1,5 +1,6 @@
 """Compiling what comes next on another thread, while devices work on what is there."""
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -25,12 +26,19 @@ class Ahead:
         if self._thread:
             self._thread.shutdown(cancel_futures=True)
 
-    def ask(self, name: str, compile: Callable, *args) -> None:
-        """Calls `compile(*args)` some time; `name` says for what."""
+    def later(self, name: str, prepare: Callable, *args) -> None:
+        """Calls `prepare(*args)` some time; `name` says for what."""
         if self._thread:
-            self._asked.setdefault(name, []).append(self._thread.submit(compile, *args))
+            self._asked.setdefault(name, []).append(self._thread.submit(_tried, prepare, *args))
 
     def drop(self, name: str) -> None:
         """Nothing is compiled for `name` from here on."""
         asked = self._asked.pop(name, [])
         wait([future for future in asked if not future.cancel()])
+
+
+def _tried(prepare, *args):
+    try:
+        prepare(*args)
+    except Exception:
+        logging.getLogger(__name__).debug('not compiled ahead', exc_info=True)

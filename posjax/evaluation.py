@@ -3,17 +3,17 @@
 Schemes of equal structure, and lengths, are asked by one loop over their numbers, so a grid of
 methods, factors and lengths compiles like a single scheme at the longest.
 
-Shape suffixes: N schemes, B sequences, T tokens, C classes, D depths.
+Shape suffixes: L lengths, N schemes, B sequences, T tokens, C classes, D depths.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from posjax import model as model_lib
+from posjax.model import Model
 from posjax.run import Run
 from posjax.scheme import Params, Scheme
 from posjax.spread import Spread, alone
@@ -22,8 +22,8 @@ from posjax.tasks.task import UNSCORED
 
 # Tenths of the way from the start of what is searched to its end.
 DEPTHS = 10
-# Sequences up to this long are asked together with longer ones, up to so many times their length.
-_LONGEST_JOINT, _MOST_PADDED = 512, 8
+# Multiply-adds on padding that a program may do: on a CPU core, to compile another takes longer.
+_PADDING = 1e11
 
 
 class Counts(NamedTuple):
@@ -44,20 +44,26 @@ class Counts(NamedTuple):
         return self._replace(right_NT=none(self.right_NT), right_ND=none(self.right_ND))
 
 
-def together(lengths: Sequence[int]) -> list[list[int]]:
-    """Which lengths to ask in one program, longest first.
+def together(model: Model, questions: Mapping[int, int]) -> list[tuple[int, ...]]:
+    """Which lengths to ask in one program, longest first: as many as it takes no longer to pad to
+    the longest of them than to compile more programs.
 
-    Their shorter sequences are padded: it runs longer than a program for each, and compiles in the
-    time of one, which is more as long as sequences are short.
+    Args:
+      questions: how many sequences of each length, under all schemes together.
     """
     found: list[list[int]] = []
-    for length in sorted(lengths, reverse=True):
-        longest = found[-1][0] if found else math.inf
-        if longest <= min(_LONGEST_JOINT, _MOST_PADDED * length):
+    room = 0.0
+    for length in sorted(questions, reverse=True):
+        longest = found[-1][0] if found else 0
+        token = model.layers * model.width * ((4 + 2 * model.mlp) * model.width + 2 * longest)
+        cost = questions[length] * (longest - length) * token
+        if found and cost <= room:
             found[-1].append(length)
+            room -= cost
         else:
             found.append([length])
-    return found
+            room = _PADDING
+    return list(map(tuple, found))
 
 
 def counts(
@@ -76,6 +82,9 @@ def counts(
         alone.
       sequences: how many of each length; `batch` of them at a time, which bounds memory.
       spread: says which devices have which sequences, if several share them.
+
+    Returns:
+      Counts of each length.
     """
     keys_LB, drawn = _draw(run, lengths, sequences, batch, spread)
     longest = max(lengths)
@@ -85,15 +94,15 @@ def counts(
 
     tokens_LBT = jnp.stack([padded(d.tokens_BT, 0) for d in drawn])
     answers_LBT = jnp.stack([padded(d.answers_BT, UNSCORED) for d in drawn])
-    valid_LT = jnp.arange(longest)[None] < jnp.asarray(lengths)[:, None]
+    lengths_L1 = jnp.asarray(lengths)[:, None]
 
     def ask(scheme, place):
-        valid_1T = valid_LT[place][None] if min(lengths) < longest else None
+        padding = {}
+        if min(lengths) < longest:
+            padding = model_lib.right_padded(run.model, lengths_L1[place], longest)
 
         def one(tokens_T, answers_T, key):
-            out = model_lib.apply(
-                run.model, params, tokens_T[None], scheme, key=key, valid_BT=valid_1T
-            )
+            out = model_lib.apply(run.model, params, tokens_T[None], scheme, key=key, **padding)
             logits_TC, scored_T = out.logits_BTC[0], answers_T != UNSCORED
             right_T = (logits_TC.argmax(axis=-1) == answers_T) & scored_T
             # argmax over NaN answers class 0: a failed model must not score what chance would.

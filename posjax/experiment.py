@@ -75,6 +75,7 @@ def train(
             say(line)
         total = sum(run.steps for run in runs)
         left = [group for group in groups if group.name not in done]
+        untrained = hosts.shared(lambda: [g.name for g in left if not _is_trained(work, g)])
         # A bar for a person at a terminal; lines for a log file.
         hidden = None if hosts.first() else True
         with _ahead() as ahead, tqdm(total=total, unit='step', unit_scale=True, disable=hidden,
@@ -84,10 +85,11 @@ def train(
                 bar.set_description(group.name)
                 trainer.stop_if(asked, f'before {group.name}')
                 about = questions[group.name]
-                ahead.ask(group.name, machine.prepare_training, group, config.train.chunk)
-                ahead.ask(group.name, outcome.prepare, config, machine, group, about)
-                if after:
-                    ahead.ask(after.name, machine.prepare_training, after, config.train.chunk)
+                # The first group was not prepared as the one after another.
+                for each in (group, after):
+                    if each and each.name in untrained:
+                        ahead.later(each.name, machine.prepare_training, each, config.train.chunk)
+                ahead.later(group.name, outcome.prepare, config, machine, group, about)
                 begin = starts.get(group.name)
                 trained = trainer.train(config, work, machine, group, begin, bar.update, asked)
                 pause = functools.partial(
@@ -149,7 +151,7 @@ def evaluate(
             for group, after in tqdm(_with_next(groups), unit='group', disable=hidden):
                 if after:
                     about = asked[after.name]
-                    ahead.ask(after.name, outcome.prepare, config, machine, after, about)
+                    ahead.later(after.name, outcome.prepare, config, machine, after, about)
                 with Checkpoints(work.checkpoints(group.name)) as kept:
                     found = trainer.newest(kept, group)
                 if found is None or found.step < group.runs[0].steps:
@@ -228,6 +230,10 @@ def _evaluated(work, config, group) -> bool:
     with Checkpoints(work.checkpoints(group.name)) as kept:
         found = kept.load(sweep.abstract(group))
     return found is not None and found.step == group.runs[0].steps
+
+
+def _is_trained(work, group) -> bool:
+    return max(committed(work.checkpoints(group.name)), default=0) >= group.runs[0].steps
 
 
 def _finish(work, config, groups, everything, say) -> tuple[list[Row], int]:

@@ -6,7 +6,9 @@ columns of queries and keys (`Scheme.columns`). `model.attention = 'fused'` asks
 has an `obstacle` is attended to in plain JAX.
 
 The kernel multiplies in bfloat16, too coarse for position numbers. So each column is split into
-three of bfloat16 that add up to it, and pairs of them that matter in float32 become columns.
+three of bfloat16 that add up to it, and pairs of them that matter in float32 become columns. What
+is left is float32's rounding of a number that grows with the position, where plain attention's
+grows with the distance: for ALiBi m j, so 2^-9 at a slope of 1/2 and 65,536 tokens.
 
 Shape suffixes: B batch, T tokens, H heads, K head dim, C columns.
 """
@@ -14,19 +16,23 @@ Shape suffixes: B batch, T tokens, H heads, K head dim, C columns.
 import jax
 import jax.numpy as jnp
 
+from posjax import probe
+from posjax.probe import View
 from posjax.scheme import Context, Dims, Params, Scheme, as_chain, hooks
 
 # What a scheme may do without an obstacle; a bias, if it comes as columns.
 _FIT = {'positions', 'embed', 'qk', 'bias'}
-# Head dims of the kernel: multiples of the one, up to the other.
-_UNIT, _MOST = 8, 256
-# Which of three pieces of a query's column meet which of a key's: 2^-24 of the product is left out.
+# Head dims of the kernel: multiples of the one, up to the other (from Hopper on, twice as many).
+_UNIT, _MOST = 8, 128
+# Which of three pieces of a query's column meet which of a key's: the others make 2^-23 of it.
 _PAIRS = [(a, b) for a in range(3) for b in range(3) if a + b <= 2]
 
 
 def available() -> bool:
-    """Whether this machine has the kernel."""
-    return 'cuda' in jax.local_devices()[0].client.platform_version
+    """Whether this machine has the kernel: a GPU with CUDA, Ampere or later."""
+    device = jax.local_devices()[0]
+    cuda = 'cuda' in device.client.platform_version
+    return cuda and float(device.compute_capability) >= 8
 
 
 def obstacle(scheme: Scheme, dims: Dims, dtype: str) -> str | None:
@@ -49,9 +55,22 @@ def obstacle(scheme: Scheme, dims: Dims, dtype: str) -> str | None:
             return f'the bias of {part.name()} is a product of columns of rising positions alone'
     if dtype != 'bfloat16':
         return f"model.dtype is {dtype}, and cuDNN's kernel is of bfloat16"
-    if dims.head_dim + len(_PAIRS) * len(biased) > _MOST:
-        return f'{dims.head_dim} dims a head are too many'
+    if (width := _width(scheme, dims)) > _MOST:
+        return f'{width} dims a head are more than {_MOST}'
     return None
+
+
+def _width(scheme, dims) -> int:
+    """Dims a head that the kernel multiplies, columns included."""
+    whole = as_chain(scheme)
+
+    def rows(key):
+        params, ctx = whole.init(key, dims), probe.context(whole, dims, View(2, (0, 1)))
+        x_BTHK = jnp.zeros((1, 2, dims.heads, dims.head_dim))
+        return whole.qk(params, x_BTHK, x_BTHK, ctx)[0], whole.columns(params, ctx)
+
+    q_BTHK, columns = jax.eval_shape(rows, jax.random.key(0))
+    return q_BTHK.shape[-1] + (0 if columns is None else len(_PAIRS) * columns[0].shape[-1])
 
 
 def attend(

@@ -14,6 +14,7 @@ import jax
 
 from posjax import evaluation, training
 from posjax.config import ConfigError
+from posjax.model import is_fused
 from posjax.run import Run
 from posjax.sweep import Group, Machine
 
@@ -41,9 +42,11 @@ def check_evaluation(
     for group in groups:
         run = group.runs[0]
         _, params = _sizes(run)
-        for lengths in evaluation.together(able.get(group.name, config.lengths)):
+        words = len(config.interventions)
+        asked = dict.fromkeys(able.get(group.name, config.lengths), words * config.sequences)
+        for lengths in evaluation.together(run.model, asked):
             longest = max(lengths)
-            answers = config.sequences * len(config.interventions) * len(lengths) * longest * 4
+            answers = sum(asked[length] for length in lengths) * longest * 4
             layer = _layer(run, min(config.batch, config.sequences), longest)
             step = layer // machine.data + answers
             remedy = 'lower eval.batch, train with model.block, or leave that length out'
@@ -76,9 +79,9 @@ def _sizes(run: Run) -> tuple[int, int]:
 
 
 def _layer(run: Run, batch: int, length: int) -> int:
-    """Bytes of the attention weights of a layer, beside the logits; both are in float32."""
+    """Bytes in float32 of a layer's attention weights, if it makes any, beside the logits."""
     m = run.model
-    queries = min(m.block or length, length)
+    queries = 0 if is_fused(m, run.scheme) else min(m.block or length, length)
     return 4 * batch * (m.heads * queries * length + length * m.classes)
 
 

@@ -87,6 +87,7 @@ def init_net(model: Model, key: jax.Array) -> Params:
     """The network's part of `init`, which knows no scheme."""
     net_key, _ = jax.random.split(key)
     # Only shapes matter here, and NoPE's hooks ask for no parameters.
+    model = dataclasses.replace(model, attention='plain')
     inputs = _inputs(model, jnp.zeros((1, 2), jnp.int32))
     return _Net(model).init(net_key, *inputs, Chain(), {})['params']
 
@@ -134,12 +135,20 @@ def apply(
     return Output(logits, kept, cache)
 
 
-def attends(model: Model, scheme: Scheme) -> str:
-    """What a model attends by under a scheme on this machine: 'fused' or 'plain'."""
+def right_padded(model: Model, length_B, longest: int) -> dict[str, jax.Array]:
+    """What `apply` is told of sequences (B, longest) that are padded on the right.
+
+    Under causal attention no token sees padding that comes after it, so nothing needs to be hidden.
+    """
+    if model.causal:
+        return {'length': length_B}
+    return {'valid_BT': jnp.arange(longest)[None] < length_B[:, None]}
+
+
+def is_fused(model: Model, scheme: Scheme) -> bool:
+    """Whether a model's attention under a scheme is one kernel on this machine."""
     wanted = model.attention == 'fused' and fused.available()
-    return (
-        'fused' if wanted and fused.obstacle(scheme, model.dims, model.dtype) is None else 'plain'
-    )
+    return wanted and fused.obstacle(scheme, model.dims, model.dtype) is None
 
 
 def empty_cache(model: Model, batch: int, max_length: int) -> Cache:
@@ -241,7 +250,7 @@ class _Block(nn.Module):
             k_BSHK = jax.lax.dynamic_update_slice(k_old, k_BSHK, (0, count, 0, 0))
             v_BSHK = jax.lax.dynamic_update_slice(v_old, v_BSHK, (0, count, 0, 0))
         parts = scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx
-        if past is None and ctx.valid_BS is None and attends(m, scheme) == 'fused':
+        if past is None and ctx.valid_BS is None and is_fused(m, scheme):
             mixed_BTHK, w_BHTS = fused.attend(*parts, implementation='cudnn'), None
         else:
             mixed_BTHK, w_BHTS = attend(*parts, m.block)

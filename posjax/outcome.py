@@ -17,10 +17,10 @@ from ml_collections import ConfigDict
 
 from posjax import evaluation, fused, hosts, interventions, plan, provenance, results
 from posjax.checkpoint import Saved
-from posjax.model import attends
+from posjax.model import is_fused
 from posjax.results import Row, Tables
 from posjax.run import Run
-from posjax.sweep import Group, Machine
+from posjax.sweep import Group, Machine, Question
 from posjax.workdir import write_atomically
 
 
@@ -35,20 +35,20 @@ def tables(
     """
     params = machine.place(group, trained.tree.params)
 
-    def ask(program):
+    def ask(question):
         pause()
-        return machine.evaluate(group, params, *program)
+        return machine.evaluate(group, params, question)
 
-    programs = _programs(config, group, asked)
+    questions = _questions(config, group, asked)
     # Compiling a program takes longer than running it: several at a time.
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         # Several hosts start their programs in one order.
         each = map if hosts.several() else pool.map
-        done = [machine.fetch(group, counts) for counts in each(ask, programs)]
+        done = [machine.fetch(group, counts) for counts in each(ask, questions)]
     counted = {
         length: counts
-        for (_, lengths, *_), made in zip(programs, done, strict=True)
-        for length, counts in zip(lengths, made, strict=True)
+        for question, made in zip(questions, done, strict=True)
+        for length, counts in zip(question.lengths, made, strict=True)
     }
     found = []
     for length, words in asked.items():
@@ -66,13 +66,12 @@ def prepare(
     config: ConfigDict, machine: Machine, group: Group, asked: Mapping[int, Sequence[str]]
 ) -> None:
     """Compiles what `tables` needs."""
-    for program in _programs(config, group, asked):
-        machine.prepare_evaluation(group, *program)
+    for question in _questions(config, group, asked):
+        machine.prepare_evaluation(group, question)
 
 
-def _programs(config, group, asked):
-    """For each program, what it is asked: schemes of each run and length, the lengths, how many
-    sequences, and how many at a time."""
+def _questions(config, group, asked) -> list[Question]:
+    """One for each program."""
 
     def schemes(run, length):
         # At one length all scalings of a rotation have one structure, and so are one program.
@@ -80,15 +79,13 @@ def _programs(config, group, asked):
         return tuple(change(run.scheme, run.length, length).at(run.model.dims, length)
                      for change in changes)  # fmt: skip
 
+    size = config.eval.sequences, config.eval.batch
+    counts = {length: len(words) * config.eval.sequences for length, words in asked.items()}
     return [
-        (
-            [tuple(schemes(run, length) for length in lengths) for run in group.runs],
-            tuple(lengths),
-            config.eval.sequences,
-            config.eval.batch,
-        )
-        for lengths in evaluation.together(list(asked))
-    ]
+        Question([tuple(schemes(run, length) for length in lengths) for run in group.runs],
+                 lengths, *size)
+        for lengths in evaluation.together(group.runs[0].model, counts)
+    ]  # fmt: skip
 
 
 def askable(
@@ -150,7 +147,7 @@ def record(config: ConfigDict, machine: Machine, group: Group, trained: Saved) -
             {'task': run.task.text, 'scheme': run.scheme.text, 'seed': run.seed,
              'train_length': run.length, **varied(config, run),
              'dtype': run.model.dtype, 'precision': run.model.precision,
-             'attention': attends(run.model, run.scheme)}
+             'attention': 'fused' if is_fused(run.model, run.scheme) else 'plain'}
             for run in group.runs
         ],
         'failed_at': [int(step) for step in trained.tree.failed],

@@ -90,6 +90,9 @@ def _run(config, point, seed, fit) -> Run:
         if run.batch % config.mesh.data:
             raise ConfigError(f'config.train.batch={run.batch} should be a multiple of '
                               f'config.mesh.data={config.mesh.data}')  # fmt: skip
+        if model.attention == 'fused' and config.mesh.data > 1:
+            raise ConfigError("config.model.attention='fused' is one kernel on one device; set "
+                              f'config.mesh.data={config.mesh.data} to 1')  # fmt: skip
         for length in (run.length, *run.lengths):
             check_length(run, length)
         for words in config.eval.interventions:

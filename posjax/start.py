@@ -40,7 +40,7 @@ def load(config: ConfigDict, groups: Sequence[Group]) -> dict[str, Start]:
     Raises:
       ConfigError: there is no such workdir or run, it failed, or its parameters do not fit.
     """
-    if not config.start.workdir:
+    if not config.start.workdir or not groups:
         return {}
     trained = Trained(config.start.workdir)
     return {group.name: _of_group(config, trained, group) for group in groups}

@@ -62,13 +62,17 @@ def step(run: Run, state: State, spread: Spread = alone) -> tuple[State, Metrics
     Args:
       spread: says which devices have which sequences of a batch, if several share them.
     """
-    tokens_BT, answers_BT, valid_BT = spread(
+    tokens_BT, answers_BT, length_B = spread(
         batch(run, jax.random.fold_in(stream(run.seed, 'data'), state.step))
     )
     key = jax.random.fold_in(stream(run.seed, 'positions'), state.step)
 
+    padding = {}
+    if length_B is not None:
+        padding = model_lib.right_padded(run.model, length_B, run.length)
+
     def objective(params):
-        out = model_lib.apply(run.model, params, tokens_BT, run.scheme, key=key, valid_BT=valid_BT)
+        out = model_lib.apply(run.model, params, tokens_BT, run.scheme, key=key, **padding)
         return loss_and_accuracy(out.logits_BTC, answers_BT)
 
     (loss, accuracy), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
@@ -87,7 +91,7 @@ def step(run: Run, state: State, spread: Spread = alone) -> tuple[State, Metrics
 
 
 def batch(run: Run, key: jax.Array):
-    """Tokens and answers (B, T) of one step, and which tokens are no padding; None where all are.
+    """Tokens and answers (B, T) of one step, and lengths (B,) where there is padding, else None.
 
     Sequences of several lengths stand in one fixed shape, in a fixed order, shorter ones padded on
     the right: each length has its own numbers, and none changes those of another.
@@ -100,10 +104,8 @@ def batch(run: Run, key: jax.Array):
             jax.random.fold_in(key, number), run.batch // len(run.lengths), length
         )
         room = ((0, 0), (0, run.length - length))
-        valid = jnp.pad(jnp.ones(tokens.shape, bool), room)
-        parts.append(
-            (jnp.pad(tokens, room), jnp.pad(answers, room, constant_values=UNSCORED), valid)
-        )
+        padded = jnp.pad(tokens, room), jnp.pad(answers, room, constant_values=UNSCORED)
+        parts.append((*padded, jnp.full(len(tokens), length)))
     return tuple(jnp.concatenate(rows) for rows in zip(*parts, strict=True))
 
 

@@ -7,16 +7,15 @@ import pytest
 from posjax.ahead import Ahead
 
 
-def test_in_order_and_done_when_dropped():
-    found = []
+def test_in_order():
+    found, done = [], threading.Event()
     with Ahead() as ahead:
         for number in range(3):
-            ahead.ask('a', found.append, number)
-        ahead.ask('b', found.append, 3)
-        ahead.ask('b', found.append, 4)
+            ahead.later('a', found.append, number)
+        ahead.later('b', done.set)
+        assert done.wait(10)
         ahead.drop('unknown')
-    # Nothing that had not begun is begun at the end.
-    assert found == list(range(len(found)))
+    assert found == [0, 1, 2]
 
 
 def test_what_is_dropped_has_ended_or_never_begins():
@@ -28,35 +27,33 @@ def test_what_is_dropped_has_ended_or_never_begins():
         found.append('slow')
 
     with Ahead() as ahead:
-        ahead.ask('a', slow)
-        ahead.ask('a', found.append, 'never')
-        ahead.ask('b', found.append, 'b')
+        ahead.later('a', slow)
+        ahead.later('a', found.append, 'never')
+        ahead.later('b', found.append, 'b')
         assert begun.wait(10)
         threading.Timer(0.05, end.set).start()
         ahead.drop('a')
         assert found[0] == 'slow' and 'never' not in found
-        ahead.ask('b', lambda: None)
+        ahead.later('b', lambda: None)
         ahead.drop('b')
     assert 'never' not in found
 
 
-def test_an_error_is_left_to_who_needs_the_program():
-    found = []
-    with Ahead() as ahead:
-        ahead.ask('a', lambda: 1 / 0)
-        done = threading.Event()
-        ahead.ask('b', done.set)
+def test_an_error_is_logged_and_what_follows_is_done(caplog):
+    done = threading.Event()
+    with caplog.at_level('DEBUG', 'posjax.ahead'), Ahead() as ahead:
+        ahead.later('a', lambda: 1 / 0)
+        ahead.later('b', done.set)
         assert done.wait(10)
         ahead.drop('a')
-        found.append('still here')
-    assert found
+    assert 'ZeroDivisionError' in caplog.text
 
 
 def test_an_error_of_the_caller_stops_what_was_asked():
     begun, end, found = threading.Event(), threading.Event(), []
     with pytest.raises(KeyboardInterrupt), Ahead() as ahead:
-        ahead.ask('a', lambda: (begun.set(), end.wait(10)))
-        ahead.ask('a', found.append, 'never')
+        ahead.later('a', lambda: (begun.set(), end.wait(10)))
+        ahead.later('a', found.append, 'never')
         assert begun.wait(10)
         threading.Timer(0.05, end.set).start()
         raise KeyboardInterrupt
@@ -66,6 +63,6 @@ def test_an_error_of_the_caller_stops_what_was_asked():
 def test_off_it_does_nothing():
     found = []
     with Ahead(active=False) as ahead:
-        ahead.ask('a', found.append, 1)
+        ahead.later('a', found.append, 1)
         ahead.drop('a')
     assert not found

@@ -1,5 +1,6 @@
 """Accuracy per position: on which sequences, and what a broken model scores."""
 
+import dataclasses
 import functools
 
 import jax
@@ -74,10 +75,15 @@ def test_random_positions_are_those_of_a_sequence_alone():
         np.testing.assert_array_equal(got.right_NT, alone.right_NT)
 
 
-def test_lengths_are_together_while_they_are_short_and_alike():
-    assert evaluation.together([32, 64, 128]) == [[128, 64, 32]]
-    assert evaluation.together([512, 32, 1024, 256]) == [[1024], [512, 256], [32]]
-    assert evaluation.together([]) == []
+def test_lengths_are_together_while_padding_is_cheap():
+    def programs(*lengths, sequences=256, **sizes):
+        model = dataclasses.replace(RUN.model, layers=2, width=64, mlp=4, **sizes)
+        return evaluation.together(model, dict.fromkeys(lengths, sequences))
+
+    assert programs(32, 128, 64) == [(128, 64, 32)]
+    assert programs(32, 64, 128, sequences=40 * 256) == [(128, 64), (32,)]
+    assert programs(32, 8192) == [(8192,), (32,)]
+    assert programs(64) == [(64,)] and programs() == []
 
 
 @pytest.mark.parametrize('batch', [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 64))])

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posjax import fused, outcome, sweep
+from posjax import fused, outcome, plan, sweep
 from posjax import model as model_lib
 from posjax.attention import attend
-from posjax.model import Model
+from posjax.config import ConfigError, default
 from posjax.scheme import Dims, Scheme, as_chain, chain, parse
 from posjax.taxonomy import example
 from tests.cases import MODEL, context, random_params, tokens
@@ -98,7 +98,9 @@ def test_pieces_add_up_and_are_exact_in_bfloat16():
         ('alibi', DIMS._replace(causal=False), 'bfloat16', 'under causal attention alone'),
         ('alibi|random_offset', DIMS, 'bfloat16', 'of rising positions alone'),
         ('rope', DIMS, 'float32', 'model.dtype is float32'),
-        ('rope', DIMS._replace(head_dim=512), 'bfloat16', '512 dims a head are too many'),
+        ('rope', DIMS._replace(head_dim=512), 'bfloat16', '512 dims a head are more than 128'),
+        ('pope', DIMS._replace(head_dim=72), 'bfloat16', '144 dims a head are more than 128'),
+        ('alibi|alibi', DIMS._replace(head_dim=120), 'bfloat16', '132 dims a head are more than'),
     ],
 )
 def test_what_stands_in_the_way(text, dims, dtype, why):
@@ -137,7 +139,16 @@ def test_the_model_hands_it_what_it_can_take(text, given):
     assert len(given) == MODEL.layers, 'plain attention took the kernel'
 
 
-def test_padding_caches_weights_and_other_schemes_are_attended_to_in_plain_jax(given):
+def test_padding_on_the_right_needs_no_mask(given):
+    scheme, length_B = parse('rope'), jnp.array([9, 4, 7])
+    got = logits(scheme, 'fused', **model_lib.right_padded(MODEL, length_B, 9))
+    assert len(given) == MODEL.layers
+    expected = logits(scheme, 'plain', valid_BT=jnp.arange(9)[None] < length_B[:, None])
+    for row, length in enumerate(length_B):
+        np.testing.assert_allclose(got[row, :length], expected[row, :length], atol=0.05)
+
+
+def test_masks_caches_weights_and_other_schemes_are_attended_to_in_plain_jax(given):
     scheme, model = parse('rope'), dataclasses.replace(MODEL, dtype='bfloat16', attention='fused')
     logits(scheme, 'fused', valid_BT=jnp.ones(tokens().shape, bool))
     logits(scheme, 'fused', cache=model_lib.empty_cache(model, 3, 20))
@@ -167,9 +178,16 @@ def test_where_there_is_no_such_gpu_it_is_plain():
     np.testing.assert_array_equal(logits(parse('rope'), 'fused'), logits(parse('rope'), 'plain'))
 
 
-def test_an_unknown_attention_is_refused():
-    with pytest.raises(ValueError, match="attention='flash'"):
-        Model(tokens=2, classes=2, attention='flash')
+@pytest.mark.parametrize(
+    ('attention', 'data', 'message'),
+    [('flash', 1, "config.model.attention='flash'.*'plain'"),
+     ('fused', 2, 'one kernel on one device; set config.mesh.data=2 to 1')],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(attention, data, message):
+    config = default()
+    config.model.attention, config.mesh.data = attention, data
+    with pytest.raises(ConfigError, match=message):
+        plan.runs(config)
 
 
 def test_columns_of_a_chain_are_those_of_its_parts():

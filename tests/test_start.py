@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 import posjax
-from posjax import config as config_lib
 from posjax import analysis, experiment, outcome, plan, sweep, training
+from posjax import config as config_lib
+from posjax import model as model_lib
 from posjax.checkpoint import Checkpoints
 from posjax.config import ConfigError
 from posjax.tasks.task import UNSCORED
@@ -77,6 +79,17 @@ def test_what_runs_share_is_read_once(source, monkeypatch):
         jax.tree.map(np.testing.assert_array_equal, run.params, alone.params)
 
 
+def test_what_is_finished_needs_its_source_no_more(source, tmp_path):
+    copied, c = tmp_path / 'source', tiny(train__steps=2)
+    shutil.copytree(source, copied)
+    c.start.workdir = str(copied)
+    experiment.train(c, tmp_path / 'tuned', say=lambda line: None)
+    shutil.rmtree(copied)
+    lines = []
+    experiment.train(c, tmp_path / 'tuned', say=lines.append)
+    assert 'is finished' in lines[0]
+
+
 def test_killed_before_its_first_checkpoint_it_still_starts_there(source, tmp_path, monkeypatch):
     c = tiny(train__steps=2, optim__learning_rate=0.0)
     c.start.workdir = str(source)
@@ -127,11 +140,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(source, tmp_pat
 
 def test_sequences_of_several_lengths_share_a_batch_and_not_their_numbers():
     run = dataclasses.replace(make('alibi'), length=6, batch=6, lengths=(2, 4, 6))
-    tokens, answers, valid = training.batch(run, jax.random.key(0))
-    np.testing.assert_array_equal(valid.sum(axis=1), [2, 2, 4, 4, 6, 6])
-    assert (np.asarray(answers)[~np.asarray(valid)] == UNSCORED).all()
+    tokens, answers, length_B = training.batch(run, jax.random.key(0))
+    np.testing.assert_array_equal(length_B, [2, 2, 4, 4, 6, 6])
+    assert (np.asarray(answers)[np.arange(6) >= np.asarray(length_B)[:, None]] == UNSCORED).all()
     params = init(run).params
-    whole = apply(run.model, params, tokens, run.scheme, valid_BT=valid).logits_BTC
+    padding = model_lib.right_padded(run.model, length_B, 6)
+    whole = apply(run.model, params, tokens, run.scheme, **padding).logits_BTC
     for row, length in enumerate([2, 2, 4, 4, 6, 6]):
         alone = apply(run.model, params, tokens[row : row + 1, :length], run.scheme)
         np.testing.assert_allclose(whole[row, :length], alone.logits_BTC[0], atol=1e-5)

@@ -99,6 +99,12 @@ def test_neighbours_of_a_failed_run_are_untouched_to_the_bit():
         jax.tree.map(lambda a, b, r=row: np.testing.assert_array_equal(a[r], b[r]), spoiled, clean)
 
 
+def asking(group, lengths):
+    """Each run under its own scheme."""
+    schemes = [tuple((run.scheme,) for _ in lengths) for run in group.runs]
+    return sweep.Question(schemes, lengths, sequences=10, batch=4)
+
+
 def test_exact_compile_counts():
     group, machine = grid(), Machine()
     with compiled() as count:
@@ -111,8 +117,7 @@ def test_exact_compile_counts():
         state, _ = machine.chunk(group, state, 5, 20)
         assert len(count) == 3, 'a restored state compiles again'
         for lengths in ((6,), (12, 6), (6,)):
-            schemes = [((run.scheme,),) * len(lengths) for run in group.runs]
-            machine.evaluate(group, state.params, schemes, lengths, 8, 4)
+            machine.evaluate(group, state.params, asking(group, lengths))
         assert len(count) == 5
         # Other numbers, other seeds: the same programs.
         (other,) = sweep.group(
@@ -130,12 +135,12 @@ def test_exact_compile_counts():
 @pytest.mark.parametrize('batching', ['map', 'vmap'])
 def test_what_is_compiled_ahead_is_compiled_once(batching):
     group, machine = grid(), Machine(2, batching)
-    schemes = [((run.scheme,),) for run in group.runs]
+    question = asking(group, (6,))
     with compiled() as count:
         with ThreadPoolExecutor() as pool:
             for future in [
                 pool.submit(machine.prepare_training, group, 20),
-                pool.submit(machine.prepare_evaluation, group, schemes, (6,), 8, 4),
+                pool.submit(machine.prepare_evaluation, group, question),
                 pool.submit(machine.prepare_training, group, 20),
             ]:
                 future.result()
@@ -143,9 +148,39 @@ def test_what_is_compiled_ahead_is_compiled_once(batching):
         state = machine.place(group, machine.fetch(group, machine.init(group)))
         assert len(count) == 4
         state, _ = machine.chunk(group, state, 3, 20)
-        machine.evaluate(group, state.params, schemes, (6,), 8, 4)
+        machine.evaluate(group, state.params, question)
         machine.prepare_training(group, 20)
         assert len(count) == 4
+
+
+def test_a_group_that_is_done_takes_no_other_s_programs_with_it():
+    machine, groups = Machine(2), [grid(), *sweep.group([make('sinusoidal', s) for s in range(3)])]
+    with compiled() as count:
+        for group in groups:
+            machine.prepare_training(group, 20)
+        before = len(count)
+        machine.forget(groups[0])
+        other = groups[1]
+        state = machine.place(other, machine.fetch(other, machine.init(other)))
+        machine.chunk(other, state, 3, 20)
+        assert len(count) == before + 1, 'but for the state around the network'
+
+
+def test_a_sweep_compiles_nothing_twice(tmp_path):
+    config = small()
+    config.sweep.scheme, config.eval.lengths = ('none', 'alibi', 'sinusoidal'), (6, 3)
+    with compiled() as count:
+        experiment.train(config, tmp_path, say=lambda line: None)
+    assert len(count) == 1 + 3 * 3, 'a network; and states, steps and an evaluation of each scheme'
+
+
+def small():
+    config = config_lib.default()
+    config.task, config.model.layers, config.model.width = 'lag(k=1, vocab=4)', 1, 8
+    config.train.length, config.train.batch, config.train.steps = 6, 4, 2
+    config.train.chunk = config.train.log_every = 2
+    config.eval.lengths, config.eval.interventions, config.eval.sequences = (6,), ('none',), 4
+    return config
 
 
 def pieces():
@@ -156,11 +191,7 @@ def pieces():
 
 @pytest.mark.skipif(not os.path.exists('/proc/self/maps'), reason='of Linux alone')
 def test_programs_of_a_group_that_is_done_are_given_back(tmp_path):
-    config = config_lib.default()
-    config.task, config.model.layers, config.model.width = 'lag(k=1, vocab=4)', 1, 8
-    config.train.length, config.train.batch, config.train.steps = 6, 4, 2
-    config.train.chunk = config.train.log_every = 2
-    config.eval.lengths, config.eval.interventions, config.eval.sequences = (6,), ('none',), 4
+    config = small()
     config.sweep.scheme, found = ('none', 'alibi', 'sinusoidal'), []
     experiment.train(config, tmp_path, say=lambda line: found.append(pieces()))
     first, *_, last = found[1:]  # the first line is said before anything is compiled
@@ -222,11 +253,11 @@ def test_too_many_devices_are_refused():
 def test_devices_that_share_a_run_train_it_alike(batching, parameters):
     # Adam's steps along gradients that are zero but for rounding are large, unless eps is.
     (group,) = sweep.group([make('alibi', seed, eps=1e-3) for seed in range(2)])
-    schemes, trained, answers = [((run.scheme,),) for run in group.runs], [], []
+    trained, answers = [], []
     for machine in (Machine(1), Machine(2, batching, data=2, parameters=parameters)):
         state, metrics = machine.chunk(group, machine.init(group), 20, 20)
         trained.append(machine.fetch(group, (state.params, metrics.loss)))
-        (counts,) = machine.evaluate(group, state.params, schemes, (9,), 10, 4)
+        (counts,) = machine.evaluate(group, state.params, asking(group, (9,)))
         answers.append(machine.fetch(group, counts).right_NT)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *trained)
     np.testing.assert_array_equal(*answers)
