@@ -97,12 +97,12 @@ def counts(
     lengths_L1 = jnp.asarray(lengths)[:, None]
 
     def ask(scheme, place):
-        padding = {}
-        if min(lengths) < longest:
-            padding = model_lib.right_padded(run.model, lengths_L1[place], longest)
+        unpadded_B = lengths_L1[place] if min(lengths) < longest else None
 
         def one(tokens_T, answers_T, key):
-            out = model_lib.apply(run.model, params, tokens_T[None], scheme, key=key, **padding)
+            out = model_lib.apply(
+                run.model, params, tokens_T[None], scheme, key=key, unpadded_B=unpadded_B
+            )
             logits_TC, scored_T = out.logits_BTC[0], answers_T != UNSCORED
             right_T = (logits_TC.argmax(axis=-1) == answers_T) & scored_T
             # argmax over NaN answers class 0: a failed model must not score what chance would.

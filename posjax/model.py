@@ -106,6 +106,7 @@ def apply(
     *,
     key: jax.Array | None = None,
     valid_BT: jax.Array | None = None,
+    unpadded_B: jax.Array | None = None,
     length: jax.Array | int | None = None,
     cache: Cache | None = None,
     weights: bool = False,
@@ -116,15 +117,22 @@ def apply(
       params: from `init`; 'scheme' must hold what `scheme` asks for.
       key: for schemes with random positions; None makes everything deterministic.
       valid_BT: False at padding (left or right). Positions count real tokens only.
+      unpadded_B: instead, how many tokens of each sequence come before padding on its right, which
+        causal attention then needs no mask for.
       length: what schemes take for the length of the sequence, a number or (B,); by default the
         number of real tokens so far.
       cache: from `empty_cache` or an earlier call; these tokens then follow those.
       weights: also return attention weights (not by blocks).
+
+    Raises:
+      ValueError: `unpadded_B` beside `valid_BT` or a cache.
     """
     whole = as_chain(scheme)
     if weights:
         model = dataclasses.replace(model, attention='plain')
-    inputs = _inputs(model, tokens_BT, whole, key, valid_BT, length, cache)
+    if unpadded_B is not None and (valid_BT is not None or cache is not None):
+        raise ValueError('unpadded_B goes with neither valid_BT nor a cache; give valid_BT instead')
+    inputs = _inputs(model, tokens_BT, whole, key, valid_BT, unpadded_B, length, cache)
     with jax.default_matmul_precision(model.precision):
         logits, kept, k_LBSHK, v_LBSHK = _Net(model).apply(
             {'params': params['net']}, *inputs, whole, params['scheme'], weights
@@ -133,16 +141,6 @@ def apply(
         cache = inputs[-1]._replace(k_LBSHK=k_LBSHK, v_LBSHK=v_LBSHK)
         cache = cache._replace(count=cache.count + tokens_BT.shape[1])
     return Output(logits, kept, cache)
-
-
-def right_padded(model: Model, length_B, longest: int) -> dict[str, jax.Array]:
-    """What `apply` is told of sequences (B, longest) that are padded on the right.
-
-    Under causal attention no token sees padding that comes after it, so nothing needs to be hidden.
-    """
-    if model.causal:
-        return {'length': length_B}
-    return {'valid_BT': jnp.arange(longest)[None] < length_B[:, None]}
 
 
 def is_fused(model: Model, scheme: Scheme) -> bool:
@@ -163,7 +161,8 @@ def empty_cache(model: Model, batch: int, max_length: int) -> Cache:
     )
 
 
-def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, length=None, cache=None):
+def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, unpadded_B=None, length=None,
+            cache=None):  # fmt: skip
     """Tokens, the first layer's context, and the cache with these tokens in it."""
     batch, queries = tokens_BT.shape
     keys_BS, valid_BS, start = tokens_BT, valid_BT, 0
@@ -177,7 +176,12 @@ def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, length=None,
         keys_BS, valid_BS = cache.tokens_BS, cache.valid_BS
 
     k_index_S = jnp.arange(keys_BS.shape[1])
-    if valid_BS is None:
+    if unpadded_B is not None:
+        # Padding has the last token's position, as below: no scheme is asked beyond the sequence.
+        k_pos_BS = jnp.clip(k_index_S[None], 0, jnp.maximum(unpadded_B[:, None] - 1, 0))
+        length_B = unpadded_B
+        valid_BS = None if model.causal else k_index_S[None] < unpadded_B[:, None]
+    elif valid_BS is None:
         k_pos_BS, length_B = k_index_S[None], jnp.full((1,), queries)
     else:
         k_pos_BS = jnp.maximum(jnp.cumsum(valid_BS, axis=1) - 1, 0)

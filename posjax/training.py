@@ -62,17 +62,15 @@ def step(run: Run, state: State, spread: Spread = alone) -> tuple[State, Metrics
     Args:
       spread: says which devices have which sequences of a batch, if several share them.
     """
-    tokens_BT, answers_BT, length_B = spread(
+    tokens_BT, answers_BT, unpadded_B = spread(
         batch(run, jax.random.fold_in(stream(run.seed, 'data'), state.step))
     )
     key = jax.random.fold_in(stream(run.seed, 'positions'), state.step)
 
-    padding = {}
-    if length_B is not None:
-        padding = model_lib.right_padded(run.model, length_B, run.length)
-
     def objective(params):
-        out = model_lib.apply(run.model, params, tokens_BT, run.scheme, key=key, **padding)
+        out = model_lib.apply(
+            run.model, params, tokens_BT, run.scheme, key=key, unpadded_B=unpadded_B
+        )
         return loss_and_accuracy(out.logits_BTC, answers_BT)
 
     (loss, accuracy), grads = jax.value_and_grad(objective, has_aux=True)(state.params)

@@ -331,6 +331,23 @@ def test_left_padding_changes_nothing(text):
     assert np.isfinite(got).all()
 
 
+@pytest.mark.slow
+@every
+@pytest.mark.parametrize('causal', [True, False])
+def test_right_padding_changes_nothing(text, causal):
+    scheme, length_B = parse(text), jnp.array([LENGTH, 4, 1])
+    model = dataclasses.replace(model_of(scheme), causal=causal)
+    try:
+        scheme.check_fit(model.dims, LENGTH)
+    except ValueError:
+        pytest.skip('of causal attention alone')
+    got = apply(model, parameters(scheme), tokens(), scheme, unpadded_B=length_B).logits_BTC
+    assert np.isfinite(got).all()
+    for row, length in enumerate(length_B):
+        alone = apply(model, parameters(scheme), tokens()[row : row + 1, :length], scheme)
+        close(got[row, :length], alone.logits_BTC[0])
+
+
 @every
 def test_chain_is_associative_with_identity(text):
     scheme, none, logn = parse(text), parse('none'), parse('logn(train_length=6)')

@@ -12,7 +12,6 @@ import pytest
 import posjax
 from posjax import analysis, experiment, outcome, plan, sweep, training
 from posjax import config as config_lib
-from posjax import model as model_lib
 from posjax.checkpoint import Checkpoints
 from posjax.config import ConfigError
 from posjax.tasks.task import UNSCORED
@@ -144,8 +143,7 @@ def test_sequences_of_several_lengths_share_a_batch_and_not_their_numbers():
     np.testing.assert_array_equal(length_B, [2, 2, 4, 4, 6, 6])
     assert (np.asarray(answers)[np.arange(6) >= np.asarray(length_B)[:, None]] == UNSCORED).all()
     params = init(run).params
-    padding = model_lib.right_padded(run.model, length_B, 6)
-    whole = apply(run.model, params, tokens, run.scheme, **padding).logits_BTC
+    whole = apply(run.model, params, tokens, run.scheme, unpadded_B=length_B).logits_BTC
     for row, length in enumerate([2, 2, 4, 4, 6, 6]):
         alone = apply(run.model, params, tokens[row : row + 1, :length], run.scheme)
         np.testing.assert_allclose(whole[row, :length], alone.logits_BTC[0], atol=1e-5)
