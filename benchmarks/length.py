@@ -1,7 +1,7 @@
 """Attention of long sequences: whole against by blocks of queries, time and temporary memory.
 
     python benchmarks/length.py                      to 4,096 tokens, in a few minutes
-    python benchmarks/length.py --lengths 8192,16384 --block 32
+    python benchmarks/length.py --lengths 8192 --blocks 16,32,64,128
 
 Forward, one sequence, 4 heads of 32 dims. One line a scheme and length; the whole form is left out
 where its scores would not fit in 2 GiB. On GPUs with CUDA also the fused kernel, in bfloat16, where
@@ -27,15 +27,17 @@ SCHEMES = ('none', 'rope', 'alibi', 't5', 'fire', 'cope_contextual(max_pos=64)')
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument('--lengths', default='512,1024,2048,4096', help='in tokens')
-    options.add_argument('--block', type=int, default=128, help='queries at a time')
+    options.add_argument('--blocks', default='128,0', help='queries at a time; 0 is all')
     asked = options.parse_args()
     print(machine())
     dims = Dims(HEADS * SIZE, HEADS, SIZE, 1)
     for words in SCHEMES:
         scheme = as_chain(parse(words))
         params = scheme.init(jax.random.key(0), dims)
-        ways = {'by blocks': functools.partial(_plain, scheme, asked.block),
-                'whole': functools.partial(_plain, scheme, 0)}  # fmt: skip
+        ways = {
+            f'blocks of {block}' if block else 'whole': functools.partial(_plain, scheme, block)
+            for block in map(int, asked.blocks.split(','))
+        }
         if fused.available() and fused.obstacle(scheme, dims, 'bfloat16') is None:
             ways['fused'] = functools.partial(_fused, scheme)
         for length in map(int, asked.lengths.split(',')):
@@ -54,7 +56,8 @@ def _say(words, params, ways, length):
         outs[name] = np.asarray(calls[name]())
     memory = ', '.join(f'{name} {mib:.1f} MiB' for name, mib in temporary.items())
     say(f'{words} T={length}', alternate(calls, rounds=3))
-    apart = max(float(np.abs(out - outs['by blocks']).max()) for out in outs.values())
+    first = next(iter(outs.values()))
+    apart = max(float(np.abs(out - first).max()) for out in outs.values())
     print(f'  temporary memory: {memory}; largest difference {apart:.1e}', flush=True)
 
 

@@ -76,8 +76,8 @@ def _width(scheme, dims) -> int:
 def attend(
     scheme: Scheme, params: Params, q_BTHK, k_BTHK, v_BTHK, ctx: Context, implementation: str
 ) -> jax.Array:
-    """The mixture of values (B, T, H, K) in float32, of queries and keys of the same tokens, none
-    of them padding.
+    """The mixture of values (B, T, H, K) in float32, of queries and keys of the same tokens, which
+    padding may only follow, under causal attention.
 
     Args:
       implementation: of `jax.nn.dot_product_attention`.
