@@ -203,7 +203,11 @@ class Machine:
 
     def programs(self, group: Group) -> Programs:
         """What is, or is to be, compiled for runs of a group's structure."""
-        return self._programs.setdefault(_structure(group), Programs(self._layout))
+        structure = _structure(group)
+        if structure not in self._programs:
+            # Of two threads that find nothing, the first has its way.
+            self._programs.setdefault(structure, Programs(self._layout))
+        return self._programs[structure]
 
     def _for_net(self, group):
         seeds = np.asarray([run.seed for run in group.runs], np.int32)
