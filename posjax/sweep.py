@@ -174,9 +174,7 @@ class Machine:
 
     def evaluate(self, group: Group, params, asked: Question) -> tuple[evaluation.Counts, ...]:
         """Counts (R, ...), on the devices, of each length asked about."""
-        placed = self.place(group, stack(asked.schemes))
-        program = self.programs(group).evaluate
-        return program(self._stacked(group), params, placed, *asked[1:])
+        return self.programs(group).evaluate(*self._for_evaluation(group, params, asked))
 
     def prepare_training(self, group: Group, size: int) -> None:
         """Compiles, if it is not, what takes long of `init`, and `chunk`: on any thread."""
@@ -188,9 +186,7 @@ class Machine:
     def prepare_evaluation(self, group: Group, asked: Question) -> None:
         """Compiles, if it is not, what `evaluate` needs: on any thread."""
         params = self._like(group, abstract(group).params)
-        placed = self.place(group, stack(asked.schemes))
-        program = self.programs(group).evaluate
-        program.prepare(self._stacked(group), params, placed, *asked[1:])
+        self.programs(group).evaluate.prepare(*self._for_evaluation(group, params, asked))
 
     def forget(self, group: Group) -> None:
         """Drops what was compiled for a group that is done; no other has its programs.
@@ -212,6 +208,10 @@ class Machine:
     def _for_net(self, group):
         seeds = np.asarray([run.seed for run in group.runs], np.int32)
         return self.place(group, seeds), group.runs[0].model
+
+    def _for_evaluation(self, group, params, asked):
+        placed = self.place(group, stack(asked.schemes))
+        return self._stacked(group), params, placed, *asked[1:]
 
     def _like(self, group, tree):
         """Shapes of `tree`, of (R, ...) arrays, as it would be placed."""
