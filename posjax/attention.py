@@ -24,7 +24,8 @@ def attend(
     """softmax(scores) v, with everything positional done by the scheme's hooks.
 
     Args:
-      q_BQHK, k_BSHK, v_BSHK: what the projections give, before any rotation.
+      q_BQHK, k_BSHK, v_BSHK: what the projections give, before any rotation; queries and keys are
+        best in float32, and multiplied as `ctx.dtype` says.
       ctx: positions of these queries and keys, which of them are tokens, and causality.
       block: queries at a time; 0 does all at once and also returns the weights. Memory is that of a
         block's scores over all keys.

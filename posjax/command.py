@@ -69,7 +69,7 @@ def main(command: Callable[[], int]) -> None:
                 _end(f'{_line(error, 0)}; another process may have ended: start all of them again, '
                      'and they go on from what is saved', 4)  # fmt: skip
             raise
-        _end('out of memory; lower train.batch or eval.batch, or set model.block', 3)
+        _end('out of memory; set train.microbatch or model.block, or lower eval.batch', 3)
     except KeyboardInterrupt:
         _end('stopped by SIGINT', 128 + signal.SIGINT)
     except signals.Interrupted as stop:

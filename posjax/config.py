@@ -49,6 +49,7 @@ def default() -> ConfigDict:
     c.train.length = 32  # tokens
     c.train.lengths = ()  # tokens, where they differ: equal shares of a batch, up to train.length
     c.train.batch = 64  # sequences per step
+    c.train.microbatch = 0  # of a batch, sequences at a time, to bound memory; 0 takes all at once
     c.train.steps = 2000
     c.train.chunk = 200  # steps between two looks at the host: progress, metrics, checkpoints
     c.train.log_every = 20  # steps averaged into one line of metrics; divides chunk

@@ -18,7 +18,7 @@ from posjax.run import Run
 from posjax.scheme import Params, Scheme
 from posjax.spread import Spread, alone
 from posjax.streams import stream
-from posjax.tasks.task import UNSCORED
+from posjax.tasks.task import UNSCORED, Task
 
 # Tenths of the way from the start of what is searched to its end.
 DEPTHS = 10
@@ -66,14 +66,20 @@ def together(model: Model, questions: Mapping[int, int]) -> list[tuple[int, ...]
     return list(map(tuple, found))
 
 
+class Drawn(NamedTuple):
+    """What a model is asked: sequences of each length, padded to the longest, answers, and depths
+    (of each length, in that length) if the task has them."""
+
+    tokens_LBT: jax.Array
+    answers_LBT: jax.Array
+    depths: tuple[jax.Array, ...] | None
+
+
 def counts(
     run: Run, params: Params, schemes: Sequence[Sequence[Scheme]], lengths: Sequence[int],
-    sequences: int, batch: int, spread: Spread = alone,
+    sequences: int, batch: int,
 ) -> tuple[Counts, ...]:  # fmt: skip
     """Answers fresh sequences of the run's seed, of each length under each of its schemes.
-
-    Sequence i is a function of (seed, length, i): it is the same under every scheme and
-    intervention, so comparisons are paired, and neither `sequences` nor `batch` changes it.
 
     Args:
       schemes: of each length, what the parameters are asked under: the run's own, or it after an
@@ -81,19 +87,53 @@ def counts(
       lengths: in tokens; shorter sequences are padded to the longest, and answer as they would
         alone.
       sequences: how many of each length; `batch` of them at a time, which bounds memory.
-      spread: says which devices have which sequences, if several share them.
 
     Returns:
       Counts of each length.
     """
-    keys_LB, drawn = _draw(run, lengths, sequences, batch, spread)
+    drawn = draw(run.task, run.seed, lengths, sequences, batch)
+    return answer(run, params, schemes, drawn, lengths, batch)
+
+
+def draw(
+    task: Task, seed, lengths: Sequence[int], sequences: int, batch: int, spread: Spread = alone
+) -> Drawn:
+    """Sequences of a seed, which know no scheme.
+
+    Sequence i is a function of (seed, length, i): it is the same under every scheme and
+    intervention, so comparisons are paired, and neither `sequences` nor `batch` changes it.
+
+    Args:
+      spread: says which devices have which sequences, if several share them.
+    """
     longest = max(lengths)
 
     def padded(x_BT, value):
         return jnp.pad(x_BT, ((0, 0), (0, longest - x_BT.shape[1])), constant_values=value)
 
-    tokens_LBT = jnp.stack([padded(d.tokens_BT, 0) for d in drawn])
-    answers_LBT = jnp.stack([padded(d.answers_BT, UNSCORED) for d in drawn])
+    tokens, answers, depths = [], [], []
+    for length, keys_B in zip(lengths, _keys(seed, 'eval_data', lengths, sequences), strict=True):
+
+        def one(key, length=length):
+            tokens_1T, answers_1T = task.sample(key, 1, length)
+            depth_1T = task.depths(tokens_1T)
+            return tokens_1T[0], answers_1T[0], None if depth_1T is None else depth_1T[0]
+
+        tokens_BT, answers_BT, depth_BT = _by_batches(one, (keys_B,), batch, spread)
+        tokens.append(padded(tokens_BT, 0))
+        answers.append(padded(answers_BT, UNSCORED))
+        depths.append(depth_BT)
+    deep = None if depths[0] is None else tuple(depths)
+    return Drawn(jnp.stack(tokens), jnp.stack(answers), deep)
+
+
+def answer(
+    run: Run, params: Params, schemes: Sequence[Sequence[Scheme]], drawn: Drawn,
+    lengths: Sequence[int], batch: int, spread: Spread = alone,
+) -> tuple[Counts, ...]:  # fmt: skip
+    """Counts of each length, of what was drawn for the run's seed."""
+    longest, sequences = max(lengths), drawn.tokens_LBT.shape[1]
+    keys_LB = _keys(run.seed, 'eval_positions', lengths, sequences)
     lengths_L1 = jnp.asarray(lengths)[:, None]
 
     def ask(scheme, place):
@@ -109,49 +149,29 @@ def counts(
             finite_T = jnp.isfinite(logits_TC).all(axis=-1) | ~scored_T
             return jnp.where(finite_T, right_T.astype(jnp.float32), jnp.nan)
 
-        rows = tokens_LBT[place], answers_LBT[place], keys_LB[place]
+        rows = drawn.tokens_LBT[place], drawn.answers_LBT[place], keys_LB[place]
         return _by_batches(one, rows, batch, spread)
 
     right_NBT = _for_each(ask, [(s, place) for place, row in enumerate(schemes) for s in row])
     found, start = [], 0
-    for length, row, (_, answers_BT, depth_BT) in zip(lengths, schemes, drawn, strict=True):
+    for place, (length, row) in enumerate(zip(lengths, schemes, strict=True)):
         mine_NBT = right_NBT[start : start + len(row), :, :length]
         start += len(row)
-        count_BT = (answers_BT != UNSCORED).astype(jnp.int32)
-        deep = () if depth_BT is None else by_depth(mine_NBT, count_BT, depth_BT)
+        count_BT = (drawn.answers_LBT[place, :, :length] != UNSCORED).astype(jnp.int32)
+        deep = () if drawn.depths is None else by_depth(mine_NBT, count_BT, drawn.depths[place])
         found.append(Counts(mine_NBT.sum(axis=1), count_BT.sum(axis=0), *deep))
     return tuple(found)
 
 
-class _Drawn(NamedTuple):
-    """Sequences of one length, their answers, and depths if the task has them."""
+def _keys(seed, purpose: str, lengths: Sequence[int], sequences: int) -> jax.Array:
+    """Keys (L, B) of a purpose: of all lengths at once, as on CPUs each operation on keys is a loop
+    of its own to compile."""
 
-    tokens_BT: jax.Array
-    answers_BT: jax.Array
-    depth_BT: jax.Array | None
+    def of(length, number):
+        return jax.random.fold_in(jax.random.fold_in(stream(seed, purpose), length), number)
 
-
-def _draw(run, lengths, sequences, batch, spread) -> tuple[jax.Array, list[_Drawn]]:
-    """Keys (L, B) for schemes with random positions, and the sequences of each length."""
-
-    # Keys of all lengths at once: on CPUs each operation on keys is a loop of its own to compile.
-    def keys(name):
-        def of(length, number):
-            return jax.random.fold_in(jax.random.fold_in(stream(run.seed, name), length), number)
-
-        of_length = jax.vmap(of, (None, 0))
-        return jax.vmap(of_length, (0, None))(jnp.asarray(lengths), jnp.arange(sequences))
-
-    def drawn(length, keys_B):
-        def one(key):
-            tokens_1T, answers_1T = run.task.sample(key, 1, length)
-            depth_1T = run.task.depths(tokens_1T)
-            return _Drawn(*(None if x is None else x[0] for x in (tokens_1T, answers_1T, depth_1T)))
-
-        return _by_batches(one, (keys_B,), batch, spread)
-
-    data_LB = keys('eval_data')
-    return keys('eval_positions'), [drawn(n, data_LB[i]) for i, n in enumerate(lengths)]
+    of_length = jax.vmap(of, (None, 0))
+    return jax.vmap(of_length, (0, None))(jnp.asarray(lengths), jnp.arange(sequences))
 
 
 def _by_batches(f, rows: tuple, batch: int, spread: Spread):

@@ -81,7 +81,7 @@ def train(
         with _ahead() as ahead, tqdm(total=total, unit='step', unit_scale=True, disable=hidden,
                                      smoothing=0.1) as bar:  # fmt: skip
             bar.update(total - sum(run.steps for group in left for run in group.runs))
-            for group, after in _with_next(left):
+            for number, (group, after) in enumerate(_with_next(left), start=1):
                 bar.set_description(group.name)
                 trainer.stop_if(asked, f'before {group.name}')
                 about = questions[group.name]
@@ -100,7 +100,7 @@ def train(
                 folder = work.group(group.name)
                 hosts.shared(lambda: outcome.keep(folder, _OF_GROUP, made, told))
                 ahead.drop(group.name)
-                machine.forget(group)
+                machine.forget(group, left[number:])
                 if bar.disable:
                     say(f'[{groups.index(group) + 1}/{len(groups)}] {group.name}')
         return hosts.shared(lambda: _finish(work, config, groups, everything, say))
@@ -148,7 +148,8 @@ def evaluate(
         found_tables, records = [], {}
         hidden = None if hosts.first() else True
         with _ahead() as ahead:
-            for group, after in tqdm(_with_next(groups), unit='group', disable=hidden):
+            bar = tqdm(_with_next(groups), unit='group', disable=hidden)
+            for number, (group, after) in enumerate(bar, start=1):
                 if after:
                     about = asked[after.name]
                     ahead.later(after.name, outcome.prepare, config, machine, after, about)
@@ -163,7 +164,7 @@ def evaluate(
                 found_tables.append(outcome.tables(config, machine, group, found, about))
                 records[group.name] = outcome.record(config, machine, group, found)
                 ahead.drop(group.name)
-                machine.forget(group)
+                machine.forget(group, groups[number:])
         tables = results.joined(found_tables)
 
         def finish():

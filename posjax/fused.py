@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from posjax import probe
 from posjax.probe import View
-from posjax.scheme import Context, Dims, Params, Scheme, as_chain, hooks
+from posjax.scheme import Context, Dims, Params, Scheme, as_chain, hooks, operands
 
 # What a scheme may do without an obstacle; a bias, if it comes as columns.
 _FIT = {'positions', 'embed', 'qk', 'bias'}
@@ -82,7 +82,7 @@ def attend(
     Args:
       implementation: of `jax.nn.dot_product_attention`.
     """
-    q_BTHK, k_BTHK = scheme.qk(params, q_BTHK, k_BTHK, ctx)
+    q_BTHK, k_BTHK = operands(*scheme.qk(params, q_BTHK, k_BTHK, ctx), ctx)
     columns = scheme.columns(params, ctx)
     if columns is not None:
         # The kernel scales columns like all else.

@@ -24,10 +24,10 @@ def check_training(groups: Sequence[Group], machine: Machine) -> None:
     for group in groups:
         run = group.runs[0]
         state, params = _sizes(run)
-        layer = _layer(run, run.batch, run.length)
+        layer = _layer(run, run.microbatch or run.batch, run.length)
         step = max(params // _parts(machine), layer // machine.data)
         _check(group, machine, state, step, f'config.train.length={run.length}',
-               'lower train.batch or set model.block')  # fmt: skip
+               'set train.microbatch or model.block')  # fmt: skip
 
 
 def check_evaluation(

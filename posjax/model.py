@@ -204,6 +204,7 @@ def _inputs(model, tokens_BT, scheme=None, key=None, valid_BT=None, unpadded_B=N
         layer=0,
         heads=model.heads,
         scale=model.dims.head_dim**-0.5,
+        dtype=model.dtype,
     )
     return tokens_BT, ctx, cache
 
@@ -244,16 +245,18 @@ class _Block(nn.Module):
         m = self.model
         heads = (*x_BTD.shape[:-1], 3, m.heads, m.dims.head_dim)
         qkv = _Linear(m, 3 * m.width, name='qkv')(_norm(x_BTD, 'norm_1')).reshape(heads)
-        # Cast after taking apart, which is what a gradient in float32 puts together again; and by a
-        # split, whose gradient is one array of three parts, not the sum of three padded arrays.
+        # By a split: its gradient is one array of three parts, not the sum of three padded arrays.
+        q_BTHK, k_BSHK, v_BSHK = (part[..., 0, :, :] for part in jnp.split(qkv, 3, axis=-3))
         q_BTHK, k_BSHK, v_BSHK = (
-            part[..., 0, :, :].astype(m.dtype) for part in jnp.split(qkv, 3, axis=-3)
-        )
+            _rounded(q_BTHK, m.dtype), _rounded(k_BSHK, m.dtype), v_BSHK.astype(m.dtype)
+        )  # fmt: skip
         if past is not None:
             k_old, v_old, count = past
-            k_BSHK = jax.lax.dynamic_update_slice(k_old, k_BSHK, (0, count, 0, 0))
+            k_new = k_BSHK.astype(m.dtype)
+            k_BSHK = jax.lax.dynamic_update_slice(k_old, k_new, (0, count, 0, 0))
             v_BSHK = jax.lax.dynamic_update_slice(v_old, v_BSHK, (0, count, 0, 0))
-        parts = scheme, scheme_params, q_BTHK, k_BSHK, v_BSHK, ctx
+        k_float_BSHK = k_BSHK.astype(jnp.float32)
+        parts = scheme, scheme_params, q_BTHK, k_float_BSHK, v_BSHK, ctx
         if past is None and ctx.valid_BS is None and is_fused(m, scheme):
             mixed_BTHK, w_BHTS = fused.attend(*parts, implementation='cudnn'), None
         else:
@@ -285,6 +288,14 @@ class _Linear(nn.Module):
         bias = self.param('bias', uniform, (self.features,))
         y = product(x.reshape(-1, fan_in), kernel, self.model.dtype, self.model.precision)
         return (y + bias[None]).reshape(*x.shape[:-1], self.features)
+
+
+def _rounded(x, dtype):
+    """Float32 with no more digits than `dtype` has: keys are then those that a cache of `dtype`
+    holds, and what schemes do to them is in float32, the gradient as well. Casts there and back
+    would do the same, were XLA not free to leave them out."""
+    kind = jnp.finfo(dtype)
+    return jax.lax.reduce_precision(x, exponent_bits=kind.nexp, mantissa_bits=kind.nmant)
 
 
 def _norm(x, name):

@@ -85,11 +85,12 @@ def _run(config, point, seed, fit) -> Run:
         }  # fmt: skip
         run = Run(task_, scheme_, model, Optim(**optim), seed,
                   *(part['train'][k] for k in ('length', 'batch', 'steps')),
-                  tuple(part['train']['lengths']))  # fmt: skip
+                  tuple(part['train']['lengths']), part['train']['microbatch'])  # fmt: skip
         _check_sizes(run)
-        if run.batch % config.mesh.data:
-            raise ConfigError(f'config.train.batch={run.batch} should be a multiple of '
-                              f'config.mesh.data={config.mesh.data}')  # fmt: skip
+        at_once = 'microbatch' if run.microbatch else 'batch'
+        if getattr(run, at_once) % config.mesh.data:
+            raise ConfigError(f'config.train.{at_once}={getattr(run, at_once)} should be a '
+                              f'multiple of config.mesh.data={config.mesh.data}')  # fmt: skip
         if model.attention == 'fused' and config.mesh.data > 1:
             raise ConfigError("config.model.attention='fused' is one kernel on one device; set "
                               f'config.mesh.data={config.mesh.data} to 1')  # fmt: skip
@@ -133,7 +134,8 @@ def _check_sizes(run: Run) -> None:
     for field, value, least in (
         ('model.layers', m.layers, 1), ('model.heads', m.heads, 1), ('model.width', m.width, 1),
         ('model.mlp', m.mlp, 1), ('model.block', m.block, 0), ('train.length', run.length, 1),
-        ('train.batch', run.batch, 1), ('train.steps', run.steps, 1), ('optim.warmup', o.warmup, 0),
+        ('train.batch', run.batch, 1), ('train.microbatch', run.microbatch, 0),
+        ('train.steps', run.steps, 1), ('optim.warmup', o.warmup, 0),
         ('optim.learning_rate', o.learning_rate, 0), ('optim.weight_decay', o.weight_decay, 0),
         ('optim.clip', o.clip, 0), ('optim.eps', o.eps, 0),
     ):  # fmt: skip
@@ -142,6 +144,9 @@ def _check_sizes(run: Run) -> None:
     for field, value in (('optim.beta1', o.beta1), ('optim.beta2', o.beta2)):
         if not 0 <= value < 1:
             raise ConfigError(f'config.{field}={value} should be in [0, 1)')
+    if run.microbatch and run.batch % run.microbatch:
+        raise ConfigError(f'config.train.batch={run.batch} should be a multiple of '
+                          f'config.train.microbatch={run.microbatch}')  # fmt: skip
     if run.lengths and (max(run.lengths) != run.length or run.batch % len(run.lengths)):
         raise ConfigError(
             f'config.train.lengths={run.lengths} should have config.train.length={run.length} as '

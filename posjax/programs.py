@@ -7,12 +7,14 @@ parameters, and does the talking.
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from posjax import evaluation, training
+from posjax.run import Run
 
 _RUNS, _EVERYWHERE = PartitionSpec('runs'), PartitionSpec()
 
@@ -39,10 +41,10 @@ class Program:
         with self._lock(args):
             return self._jitted(*args)
 
-    def prepare(self, *args) -> None:
-        """Compiles for arguments, of which shapes are enough."""
+    def prepare(self, *args):
+        """Compiles for arguments, of which shapes are enough; returns the shapes of what comes."""
         with self._lock(args):
-            self.lower(*args).compile()
+            return self.lower(*args).compile().out_info
 
     def lower(self, *args) -> jax.stages.Lowered:
         return self._jitted.lower(*args)
@@ -62,11 +64,15 @@ class Layout:
       mesh: with axes 'runs' and 'data', the latter of devices that share a run.
       batching: how one device goes through its runs; see sweep.Machine.
       split: whether devices that share a run each keep a part of its parameters and optimiser.
+
+    Attributes:
+      runs: where arrays of whole runs are.
     """
 
     def __init__(self, mesh: Mesh, batching: str, split: bool):
         self.mesh, self.each = mesh, _BATCHING[batching]
         self._data, self._split = mesh.shape['data'], split
+        self.runs = NamedSharding(mesh, _RUNS)
 
     def sharding(self, x) -> NamedSharding:
         """Of an array (R, ...) of runs."""
@@ -101,57 +107,114 @@ class Layout:
     def program(self, f, *static: str, **options) -> Program:
         return Program(f, static, compiler_options=_compiler_options(self.mesh), **options)
 
-    def net(self) -> Program:
-        """The networks' first numbers, which take the longest to compile of what is not trained,
-        and are those of every scheme."""
 
-        def net(seeds, model):
-            one = functools.partial(training.net, model)
-            return self.over_devices(lambda s: self.each(one, s), _RUNS)(seeds)
+class Programs(NamedTuple):
+    """Those of one structure of runs.
 
-        return self.program(net, 'model')
+    Attributes:
+      net: the networks' first numbers, which take the longest to compile of what is not trained.
+      draw: the sequences of an evaluation.
+      init: the state around the network's numbers.
+      chunk: steps.
+      evaluate: answers to what was drawn.
+    """
+
+    net: Program
+    draw: Program
+    init: Program
+    chunk: Program
+    evaluate: Program
 
 
-class Programs:
-    """Those of one structure of runs: a state around the network's numbers, a chunk of steps, an
-    evaluation."""
+class Shelf:
+    """Programs of all structures of runs; those that do not depend on where structures differ, as
+    in their scheme, are one."""
 
     def __init__(self, layout: Layout):
-        over, each = layout.over_devices, layout.each
+        self._layout, self._made = layout, {}
 
-        def init(stacked, net):
-            def one(run, net):
-                return layout.kept(training.begin(run, net))
+    def of(self, run: Run) -> Programs:
+        """What is, or is to be, compiled for runs of this one's structure."""
+        found = {}
+        for name, key in _keys(run).items():
+            if key not in self._made:
+                # Of two threads that find nothing, the first has its way.
+                self._made.setdefault(key, _MAKERS[name](self._layout))
+            found[name] = self._made[key]
+        return Programs(**found)
 
-            return over(functools.partial(each, one), _RUNS, _RUNS)(stacked, net)
+    def forget(self, run: Run, others: Iterable[Run]) -> None:
+        """Drops what was compiled for a structure of runs, but for what others need."""
+        needed = {key for other in others for key in _keys(other).values()}
+        for key in _keys(run).values():
+            if key not in needed and key in self._made:
+                self._made.pop(key).forget()
 
-        def chunk(stacked, state, steps, size):
-            def local(runs, states, steps):
-                def one(run, state):
-                    state, metrics = training.chunk(
-                        run, layout.kept(state), steps, size, layout.spread
-                    )
-                    return layout.kept(state), metrics
 
-                return each(one, runs, states)
+def _keys(run: Run) -> dict[str, Hashable]:
+    """What each program depends on."""
+    structure = jax.tree.structure(run)
+    parts = dict.fromkeys(_MAKERS, structure)
+    parts |= {'net': run.model, 'draw': jax.tree.structure(run.task)}
+    return {name: (name, part) for name, part in parts.items()}
 
-            return over(local, _RUNS, _RUNS, _EVERYWHERE)(stacked, state, steps)
 
-        def evaluate(stacked, params, schemes, lengths, sequences, batch):
-            def one(run, params, schemes):
-                return evaluation.counts(
-                    run, params, schemes, lengths, sequences, batch, layout.spread
-                )
+def _net(layout):
+    def net(seeds, model):
+        one = functools.partial(training.net, model)
+        return layout.over_devices(functools.partial(layout.each, one), _RUNS)(seeds)
 
-            return over(functools.partial(each, one), _RUNS, _RUNS, _RUNS)(stacked, params, schemes)
+    return layout.program(net, 'model')
 
-        self.init = layout.program(init)
-        self.chunk = layout.program(chunk, 'size', donate_argnames='state')
-        self.evaluate = layout.program(evaluate, 'lengths', 'sequences', 'batch')
 
-    def forget(self) -> None:
-        for program in (self.init, self.chunk, self.evaluate):
-            program.forget()
+def _draw(layout):
+    def draw(tasks, seeds, lengths, sequences, batch):
+        def one(task, seed):
+            return evaluation.draw(task, seed, lengths, sequences, batch, layout.spread)
+
+        over = layout.over_devices(functools.partial(layout.each, one), _RUNS, _RUNS)
+        return over(tasks, seeds)
+
+    return layout.program(draw, 'lengths', 'sequences', 'batch', out_shardings=layout.runs)
+
+
+def _init(layout):
+    def init(stacked, net):
+        def one(run, net):
+            return layout.kept(training.begin(run, net))
+
+        over = layout.over_devices(functools.partial(layout.each, one), _RUNS, _RUNS)
+        return over(stacked, net)
+
+    return layout.program(init)
+
+
+def _chunk(layout):
+    def chunk(stacked, state, steps, size):
+        def local(runs, states, steps):
+            def one(run, state):
+                state, metrics = training.chunk(run, layout.kept(state), steps, size, layout.spread)
+                return layout.kept(state), metrics
+
+            return layout.each(one, runs, states)
+
+        return layout.over_devices(local, _RUNS, _RUNS, _EVERYWHERE)(stacked, state, steps)
+
+    return layout.program(chunk, 'size', donate_argnames='state')
+
+
+def _evaluate(layout):
+    def evaluate(stacked, params, schemes, drawn, lengths, batch):
+        def one(run, params, schemes, drawn):
+            return evaluation.answer(run, params, schemes, drawn, lengths, batch, layout.spread)
+
+        over = layout.over_devices(functools.partial(layout.each, one), *[_RUNS] * 4)
+        return over(stacked, params, schemes, drawn)
+
+    return layout.program(evaluate, 'lengths', 'batch')
+
+
+_MAKERS = {'net': _net, 'draw': _draw, 'init': _init, 'chunk': _chunk, 'evaluate': _evaluate}
 
 
 def _part(shape: tuple[int, ...], count: int) -> PartitionSpec:

@@ -46,6 +46,9 @@ class Run:
       length, batch, steps: tokens per training sequence, sequences per step, steps.
       lengths: of training sequences, when not all are of `length`: each for an equal share of a
         batch, padded to `length`.
+      microbatch: sequences whose gradient is taken at a time, and added up over a batch; 0 takes
+        all at once. Losses and gradients are the same but for the order of sums; schemes with
+        random positions draw them anew for each.
     """
 
     task: Task
@@ -57,3 +60,4 @@ class Run:
     batch: int
     steps: int
     lengths: tuple[int, ...] = ()
+    microbatch: int = 0

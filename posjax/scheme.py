@@ -53,6 +53,7 @@ class Context(NamedTuple):
       layer: which layer is asking, from 0 (a Python int).
       heads: how many heads it has.
       scale: what multiplies q.k, 1/sqrt(head_dim).
+      dtype: that q and k are rounded to for their product; None leaves them as they are.
     """
 
     q_pos_BQ: jax.Array
@@ -65,6 +66,7 @@ class Context(NamedTuple):
     layer: int
     heads: int
     scale: float
+    dtype: str | None = None
 
 
 class Scheme(Spec):
@@ -121,7 +123,8 @@ class Scheme(Spec):
         return x_BTD
 
     def qk(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
-        """Queries and keys before their product; both may change their last dimension together."""
+        """Queries and keys before they are rounded for their product; both may change their last
+        dimension together."""
         return q_BQHK, k_BSHK
 
     def bias(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
@@ -190,8 +193,16 @@ def parse(words: str) -> Scheme:
 
 def dot_scores(q_BQHK, k_BSHK, ctx: Context):
     """q.k times ctx.scale, (B, H, Q, S), accumulated and returned in float32."""
+    q_BQHK, k_BSHK = operands(q_BQHK, k_BSHK, ctx)
     s_BHQS = jnp.einsum('BQHK,BSHK->BHQS', q_BQHK, k_BSHK, preferred_element_type=jnp.float32)
     return s_BHQS * ctx.scale
+
+
+def operands(q_BQHK, k_BSHK, ctx: Context):
+    """Queries and keys as they are multiplied."""
+    return (q_BQHK, k_BSHK) if ctx.dtype is None else (
+        q_BQHK.astype(ctx.dtype), k_BSHK.astype(ctx.dtype)
+    )  # fmt: skip
 
 
 def distance(ctx: Context) -> jax.Array:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 from posjax import evaluation, hosts, training
-from posjax.programs import Layout, Programs
+from posjax.programs import Layout, Programs, Shelf
 from posjax.run import Run
 from posjax.scheme import Scheme, as_chain
 
@@ -39,10 +39,6 @@ def group(runs: Sequence[Run]) -> list[Group]:
         Group(f'{number:02d}-{_slug(members[0])}', tuple(members))
         for number, members in enumerate(found.values())
     ]
-
-
-def _structure(group: Group):
-    return jax.tree.structure(group.runs[0])
 
 
 def _slug(run: Run) -> str:
@@ -126,7 +122,7 @@ class Machine:
                              devices=found[: self.count])  # fmt: skip
         self.batching, self.device = batching, jax.local_devices()[0]
         self._layout = Layout(mesh, batching, self.split)
-        self._net, self._programs = self._layout.net(), {}
+        self._shelf = Shelf(self._layout)
 
     def __str__(self) -> str:
         where = f' on {jax.process_count()} hosts' if hosts.several() else ''
@@ -164,8 +160,8 @@ class Machine:
 
     def init(self, group: Group) -> training.State:
         """States before the first step, on the devices."""
-        net = self._net(*self._for_net(group))
-        return self.programs(group).init(self._stacked(group), net)
+        programs = self.programs(group)
+        return programs.init(self._stacked(group), programs.net(*self._for_net(group)))
 
     def chunk(self, group: Group, state: training.State, steps: int, size: int):
         """`steps` <= `size` steps of all runs; `state` is used up. Metrics come as (R, size)."""
@@ -174,44 +170,44 @@ class Machine:
 
     def evaluate(self, group: Group, params, asked: Question) -> tuple[evaluation.Counts, ...]:
         """Counts (R, ...), on the devices, of each length asked about."""
-        return self.programs(group).evaluate(*self._for_evaluation(group, params, asked))
+        programs = self.programs(group)
+        drawn = programs.draw(*self._for_drawing(group, asked))
+        return programs.evaluate(*self._for_evaluation(group, params, drawn, asked))
 
     def prepare_training(self, group: Group, size: int) -> None:
         """Compiles, if it is not, what takes long of `init`, and `chunk`: on any thread."""
-        state = self._like(group, abstract(group))
-        program = self.programs(group).chunk
-        program.prepare(self._stacked(group), state, np.int32(1), size)
-        self._net.prepare(*self._for_net(group))
+        state, programs = self._like(group, abstract(group)), self.programs(group)
+        programs.chunk.prepare(self._stacked(group), state, np.int32(1), size)
+        programs.net.prepare(*self._for_net(group))
 
     def prepare_evaluation(self, group: Group, asked: Question) -> None:
         """Compiles, if it is not, what `evaluate` needs: on any thread."""
-        params = self._like(group, abstract(group).params)
-        self.programs(group).evaluate.prepare(*self._for_evaluation(group, params, asked))
+        params, programs = self._like(group, abstract(group).params), self.programs(group)
+        drawn = programs.draw.prepare(*self._for_drawing(group, asked))
+        programs.evaluate.prepare(*self._for_evaluation(group, params, drawn, asked))
 
-    def forget(self, group: Group) -> None:
-        """Drops what was compiled for a group that is done; no other has its programs.
+    def forget(self, group: Group, others: Sequence[Group] = ()) -> None:
+        """Drops what was compiled for a group that is done, and that no other needs.
 
         Their code is memory that the system lends in pieces, of which a process may have 65,530 on
         Linux: LLVM crashes when some three hundred programs have used them up.
         """
-        if made := self._programs.pop(_structure(group), None):
-            made.forget()
+        self._shelf.forget(group.runs[0], [other.runs[0] for other in others])
 
     def programs(self, group: Group) -> Programs:
         """What is, or is to be, compiled for runs of a group's structure."""
-        structure = _structure(group)
-        if structure not in self._programs:
-            # Of two threads that find nothing, the first has its way.
-            self._programs.setdefault(structure, Programs(self._layout))
-        return self._programs[structure]
+        return self._shelf.of(group.runs[0])
 
     def _for_net(self, group):
-        seeds = np.asarray([run.seed for run in group.runs], np.int32)
-        return self.place(group, seeds), group.runs[0].model
+        return self._seeds(group), group.runs[0].model
 
-    def _for_evaluation(self, group, params, asked):
-        placed = self.place(group, stack(asked.schemes))
-        return self._stacked(group), params, placed, *asked[1:]
+    def _for_drawing(self, group, asked):
+        tasks = self.place(group, stack([run.task for run in group.runs]))
+        return tasks, self._seeds(group), asked.lengths, asked.sequences, asked.batch
+
+    def _for_evaluation(self, group, params, drawn, asked):
+        schemes = self.place(group, stack(asked.schemes))
+        return self._stacked(group), params, schemes, drawn, asked.lengths, asked.batch
 
     def _like(self, group, tree):
         """Shapes of `tree`, of (R, ...) arrays, as it would be placed."""
@@ -222,6 +218,9 @@ class Machine:
             return jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype, sharding=where)
 
         return jax.tree.map(like, tree)
+
+    def _seeds(self, group):
+        return self.place(group, np.asarray([run.seed for run in group.runs], np.int32))
 
     def _stacked(self, group):
         return self.place(group, stack(group.runs))

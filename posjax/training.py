@@ -62,18 +62,9 @@ def step(run: Run, state: State, spread: Spread = alone) -> tuple[State, Metrics
     Args:
       spread: says which devices have which sequences of a batch, if several share them.
     """
-    tokens_BT, answers_BT, unpadded_B = spread(
-        batch(run, jax.random.fold_in(stream(run.seed, 'data'), state.step))
-    )
+    rows = batch(run, jax.random.fold_in(stream(run.seed, 'data'), state.step))
     key = jax.random.fold_in(stream(run.seed, 'positions'), state.step)
-
-    def objective(params):
-        out = model_lib.apply(
-            run.model, params, tokens_BT, run.scheme, key=key, unpadded_B=unpadded_B
-        )
-        return loss_and_accuracy(out.logits_BTC, answers_BT)
-
-    (loss, accuracy), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
+    loss, accuracy, grads = _gradient(run, state.params, rows, key, spread)
     norm = optax.tree.norm(grads)
     updates, optimizer = _optimizer(run).update(grads, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
@@ -86,6 +77,34 @@ def step(run: Run, state: State, spread: Spread = alone) -> tuple[State, Metrics
     )
     failed = jnp.where((state.failed < 0) & ~healthy, state.step, state.failed)
     return State(params, optimizer, state.step + 1, failed), Metrics(loss, accuracy, norm)
+
+
+def _gradient(run, params, rows, key, spread):
+    """Loss and accuracy of a batch, and the loss's gradient: sums of those of its microbatches."""
+    scored = count_scored(rows[1])
+
+    def of(rows, key):
+        tokens_BT, answers_BT, unpadded_B = spread(rows)
+
+        def objective(params):
+            out = model_lib.apply(
+                run.model, params, tokens_BT, run.scheme, key=key, unpadded_B=unpadded_B
+            )
+            return loss_and_accuracy(out.logits_BTC, answers_BT, scored)
+
+        (loss, accuracy), grads = jax.value_and_grad(objective, has_aux=True)(params)
+        return loss, accuracy, grads
+
+    count = run.batch // (run.microbatch or run.batch)
+    if count == 1:
+        return of(rows, key)
+    rows = jax.tree.map(lambda x: x.reshape(count, run.microbatch, *x.shape[1:]), rows)
+    zero = jnp.float32(0), jnp.float32(0), jax.tree.map(jnp.zeros_like, params)
+
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, of(*part)), None
+
+    return jax.lax.scan(add, zero, (rows, jax.random.split(key, count)))[0]
 
 
 def batch(run: Run, key: jax.Array):
@@ -124,17 +143,22 @@ def chunk(
     return jax.lax.fori_loop(0, steps, body, (state, empty))
 
 
-def loss_and_accuracy(logits_BTC, answers_BT):
-    """Mean over scored positions (of all sequences together) of cross-entropy, and of hits."""
+def count_scored(answers_BT) -> jax.Array:
+    """Scored positions of a batch, float32; 1 if there are none."""
+    return jnp.maximum((answers_BT != UNSCORED).sum(), 1).astype(jnp.float32)
+
+
+def loss_and_accuracy(logits_BTC, answers_BT, scored):
+    """Sums of cross-entropy, and of hits, at scored positions, over `scored`: the number of those
+    in the batch, of which these sequences may be a part."""
     scored_BT = answers_BT != UNSCORED
-    count = jnp.maximum(scored_BT.sum(), 1).astype(jnp.float32)
     losses_BT = optax.softmax_cross_entropy_with_integer_labels(
         logits_BTC, jnp.where(scored_BT, answers_BT, 0)
     )
     hits_BT = (logits_BTC.argmax(axis=-1) == answers_BT) & scored_BT
-    return jnp.where(scored_BT, losses_BT, 0).sum() / count, hits_BT.astype(
+    return jnp.where(scored_BT, losses_BT, 0).sum() / scored, hits_BT.astype(
         jnp.float32
-    ).sum() / count
+    ).sum() / scored
 
 
 def _optimizer(run: Run) -> optax.GradientTransformation:

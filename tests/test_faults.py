@@ -396,7 +396,7 @@ def test_tables_that_are_not_as_they_were_written_are_made_again(bench, whole, t
 
 def test_too_little_memory_is_one_line(bench, whole, halfway):
     short = 'from posjax.sweep import Machine\ndef f(*a): raise MemoryError\nMachine.chunk = f'
-    assert 'out of memory; lower train.batch' in one_line(bench.train(halfway, setup=short), 3)
+    assert 'out of memory; set train.microbatch' in one_line(bench.train(halfway, setup=short), 3)
 
 
 def test_a_run_that_fails_is_told_and_its_neighbours_are_untouched(bench, whole, tmp_path):

@@ -118,18 +118,19 @@ def test_exact_compile_counts():
         assert len(count) == 3, 'a restored state compiles again'
         for lengths in ((6,), (12, 6), (6,)):
             machine.evaluate(group, state.params, asking(group, lengths))
-        assert len(count) == 5
+        assert len(count) == 7, 'for each choice of lengths what draws sequences, and what answers'
         # Other numbers, other seeds: the same programs.
         (other,) = sweep.group(
             [make(f'rope(theta=2.0)|alibi(slopes=({s}.5, 1))', s) for s in range(5)]
         )
         state, _ = machine.chunk(other, machine.init(other), 20, 20)
-        assert len(count) == 5
-        # Another scheme takes the network's numbers as they are.
-        before = len(count)
+        assert len(count) == 7
+        # Another scheme takes the network's numbers, and the sequences, as they are.
         (other,) = sweep.group([make('sinusoidal', seed) for seed in range(5)])
-        machine.init(other)
-        assert len(count) == before + 1
+        state = machine.init(other)
+        assert len(count) == 8
+        machine.evaluate(other, state.params, asking(other, (6,)))
+        assert len(count) == 9
 
 
 @pytest.mark.parametrize('batching', ['map', 'vmap'])
@@ -144,13 +145,13 @@ def test_what_is_compiled_ahead_is_compiled_once(batching):
                 pool.submit(machine.prepare_training, group, 20),
             ]:
                 future.result()
-        assert len(count) == 3, 'the network, a chunk of steps, an evaluation'
+        assert len(count) == 4, 'the network, a chunk of steps, sequences, answers'
         state = machine.place(group, machine.fetch(group, machine.init(group)))
-        assert len(count) == 4
+        assert len(count) == 5
         state, _ = machine.chunk(group, state, 3, 20)
         machine.evaluate(group, state.params, question)
         machine.prepare_training(group, 20)
-        assert len(count) == 4
+        assert len(count) == 5
 
 
 def test_a_group_that_is_done_takes_no_other_s_programs_with_it():
@@ -159,11 +160,14 @@ def test_a_group_that_is_done_takes_no_other_s_programs_with_it():
         for group in groups:
             machine.prepare_training(group, 20)
         before = len(count)
-        machine.forget(groups[0])
+        machine.forget(groups[0], groups[1:])
         other = groups[1]
         state = machine.place(other, machine.fetch(other, machine.init(other)))
         machine.chunk(other, state, 3, 20)
         assert len(count) == before + 1, 'but for the state around the network'
+        machine.forget(other)
+        machine.init(other)
+        assert len(count) == before + 3, 'the network, which nobody else needed, and the state'
 
 
 def test_a_sweep_compiles_nothing_twice(tmp_path):
@@ -171,7 +175,9 @@ def test_a_sweep_compiles_nothing_twice(tmp_path):
     config.sweep.scheme, config.eval.lengths = ('none', 'alibi', 'sinusoidal'), (6, 3)
     with compiled() as count:
         experiment.train(config, tmp_path, say=lambda line: None)
-    assert len(count) == 1 + 3 * 3, 'a network; and states, steps and an evaluation of each scheme'
+    assert len(count) == 2 + 3 * 3, (
+        'a network, sequences of evaluation; and of each scheme states, steps and answers'
+    )
 
 
 def small():

@@ -51,6 +51,51 @@ def test_the_length_of_a_chunk_changes_no_bit():
     np.testing.assert_array_equal(np.concatenate(logs), log.loss)
 
 
+def in_parts(run, microbatch, rows, key=0):
+    """Loss, accuracy and gradient of a batch, some sequences at a time."""
+    run = dataclasses.replace(run, microbatch=microbatch)
+
+    @jax.jit
+    def gradient(run, rows, key):
+        return training._gradient(run, training.init(run).params, rows, key, training.alone)
+
+    return gradient(run, rows, jax.random.key(key))
+
+
+@pytest.mark.parametrize('microbatch', [1, 2])
+def test_microbatches_add_up_to_their_batch(microbatch):
+    # Sequences of two lengths: a mean of the microbatches' means would be another number.
+    run = dataclasses.replace(make('shaw|alibi'), lengths=(3, 6))
+    rows = training.batch(run, jax.random.key(0))
+    whole, parts = in_parts(run, 0, rows), in_parts(run, microbatch, rows)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), parts, whole)
+    (_, whole), (_, parts) = (
+        step(run, init(run)), step(dataclasses.replace(run, microbatch=microbatch), init(run))
+    )  # fmt: skip
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
+
+
+def test_each_microbatch_draws_positions_of_its_own():
+    run = make('randomised(max_position=64)|rope(theta=10.0)')
+    tokens, answers, _ = training.batch(run, jax.random.key(0))
+    twice = jnp.tile(tokens[:2], (2, 1)), jnp.tile(answers[:2], (2, 1)), None
+    losses = [in_parts(run, 2, twice, key)[0] for key in range(3)]
+    alike = [
+        in_parts(dataclasses.replace(run, batch=2), 0, (*(x[:2] for x in twice[:2]), None), key)[0]
+        for key in range(3)
+    ]
+    assert len({round(float(loss), 5) for loss in losses + alike}) == 6
+
+
+def test_memory_is_that_of_a_microbatch():
+    def room(microbatch):
+        run = dataclasses.replace(make(), batch=1024, microbatch=microbatch)
+        state = jax.eval_shape(training.init, run)
+        return step.lower(run, state).compile().memory_analysis().temp_size_in_bytes
+
+    assert room(16) < room(256) / 4 < room(0) / 8
+
+
 def test_seeds_differ_in_initialisation_and_data():
     states = [init(make(seed=seed)) for seed in range(3)]
     constant = ('norm', "['scale']['bias']")
@@ -148,7 +193,8 @@ def test_adamw_against_the_textbook():
 
         def loss(p):
             out = model_lib.apply(run.model, p, tokens, run.scheme)
-            return training.loss_and_accuracy(out.logits_BTC, answers)[0]
+            scored = training.count_scored(answers)
+            return training.loss_and_accuracy(out.logits_BTC, answers, scored)[0]
 
         return pick(jax.jit(jax.grad(loss))(state.params))
 
@@ -188,7 +234,7 @@ def test_learning_rate_by_step(schedule, last):
 def test_the_loss_is_a_mean_over_scored_answers_not_over_sequences():
     logits = jnp.log(jnp.float32([[[0.5, 0.5], [0.25, 0.75]], [[0.9, 0.1], [0.5, 0.5]]]))
     answers = jnp.asarray([[0, 1], [-1, -1]])
-    loss, accuracy = training.loss_and_accuracy(logits, answers)
+    loss, accuracy = training.loss_and_accuracy(logits, answers, training.count_scored(answers))
     assert float(loss) == pytest.approx(-(np.log(0.5) + np.log(0.75)) / 2)
     assert float(accuracy) == pytest.approx(
         1.0

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posjax.scheme import Scheme, distance, scheme
+from posjax.scheme import Scheme, distance, operands, scheme
 from posjax.schemes.rope import check_pairs, inv_freq, rotate
 
 # Keys ahead of their query, which the causal mask hides, would grow without bound. e^40 is finite,
@@ -91,6 +91,6 @@ class xpos(Scheme):
         return rotate(q_BQHK, ctx.q_pos_BQ, freq_F), rotate(k_BSHK, ctx.k_pos_BS, freq_F)
 
     def scores(self, params, q_BQHK, k_BSHK, ctx):
-        q_BQHK, k_BSHK = self.qk(params, q_BQHK, k_BSHK, ctx)
+        q_BQHK, k_BSHK = operands(*self.qk(params, q_BQHK, k_BSHK, ctx), ctx)
         decay_F = log_decay(q_BQHK.shape[-1], self.scale_base, self.gamma)
         return decayed_scores(q_BQHK, k_BSHK, distance(ctx), decay_F) * ctx.scale
