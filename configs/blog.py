@@ -24,7 +24,8 @@ def get_config():
     )
     c.seeds = 2
     c.train.length, c.train.batch, c.train.steps = 32, 64, 2000
-    c.train.microbatch = 16  # whose numbers stay in the cache of a core: a tenth less time
+    # So many at a time stay in the cache of a core, which saves a tenth of the time.
+    c.train.microbatch = c.eval.batch = 16
     # As torch.optim.AdamW does by default: every parameter is decayed.
     c.optim.decay = ('weights', 'embeddings', 'biases', 'norms', 'positions')
     c.eval.lengths, c.eval.interventions, c.eval.sequences = (32, 64, 128), ('none', 'logn'), 256

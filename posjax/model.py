@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from posjax import fused
 from posjax.attention import attend
+from posjax.norm import standardised
 from posjax.product import product
 from posjax.scheme import Chain, Context, Dims, Params, Scheme, as_chain
 from posjax.spec import structured
@@ -244,7 +245,7 @@ class _Block(nn.Module):
     def __call__(self, x_BTD, ctx, past, scheme, scheme_params):
         m = self.model
         heads = (*x_BTD.shape[:-1], 3, m.heads, m.dims.head_dim)
-        qkv = _Linear(m, 3 * m.width, name='qkv')(_norm(x_BTD, 'norm_1')).reshape(heads)
+        qkv = _Linear(m, 3 * m.width, name='qkv')(_Norm(name='norm_1')(x_BTD)).reshape(heads)
         # By a split: its gradient is one array of three parts, not the sum of three padded arrays.
         q_BTHK, k_BSHK, v_BSHK = (part[..., 0, :, :] for part in jnp.split(qkv, 3, axis=-3))
         q_BTHK, k_BSHK, v_BSHK = (
@@ -262,7 +263,7 @@ class _Block(nn.Module):
         else:
             mixed_BTHK, w_BHTS = attend(*parts, m.block)
         x_BTD = x_BTD + _Linear(m, m.width, name='proj')(mixed_BTHK.reshape(x_BTD.shape))
-        hidden = _gelu(_Linear(m, m.mlp * m.width, name='mlp_in')(_norm(x_BTD, 'norm_2')))
+        hidden = _gelu(_Linear(m, m.mlp * m.width, name='mlp_in')(_Norm(name='norm_2')(x_BTD)))
         x_BTD = x_BTD + _Linear(m, m.width, name='mlp_out')(hidden)
         return x_BTD, w_BHTS, k_BSHK, v_BSHK
 
@@ -298,8 +299,12 @@ def _rounded(x, dtype):
     return jax.lax.reduce_precision(x, exponent_bits=kind.nexp, mantissa_bits=kind.nmant)
 
 
-def _norm(x, name):
-    return nn.LayerNorm(epsilon=1e-5, name=name)(x)  # PyTorch's epsilon
+class _Norm(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param('scale', nn.initializers.ones, x.shape[-1:])
+        bias = self.param('bias', nn.initializers.zeros, x.shape[-1:])
+        return standardised(x) * scale[None, None] + bias[None, None]
 
 
 def _gelu(x):
