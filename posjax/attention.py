@@ -1,14 +1,25 @@
-"""Exact attention over a scheme's hooks: whole, or by blocks of queries in bounded memory."""
+"""Exact attention over a scheme's hooks: whole, or by blocks of queries in bounded memory.
+
+By blocks, keys are taken in tiles too, where a scheme scores each pair by itself (Scheme.pairwise):
+a softmax that runs along them (Milakov and Gimelshein 2018, arXiv:1805.02867; Rabe and Staats 2021,
+arXiv:2112.05682).
+"""
+
+import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from posjax.scheme import Context, Params, Scheme
+from posjax.scheme import Context, Params, Scheme, dot_scores, operands
 
 # Large and finite: a row of -inf alone would make NaN in the softmax and in its gradient.
 _HIDDEN = -1e30
-# How many parts queries are taken in, by blocks, where later keys can be skipped: more of them skip
-# more (four, three eighths of the work; at most half), and compile longer.
+# Keys at a time, by blocks, as a multiple of the queries: longer tiles are fewer, and less of them
+# is skipped.
+_TILE = 4
+# How many parts queries are taken in where all keys are needed at once and later ones can be
+# skipped: more parts skip more (four, three eighths of the work; at most half), and compile longer.
 _PARTS = 4
 
 
@@ -28,18 +39,115 @@ def attend(
         best in float32, and multiplied as `ctx.dtype` says.
       ctx: positions of these queries and keys, which of them are tokens, and causality.
       block: queries at a time; 0 does all at once and also returns the weights. Memory is that of a
-        block's scores over all keys.
+        block's scores over four blocks of keys, or over all keys where the scheme needs them all
+        (see `Scheme.pairwise`) or a gradient is taken.
 
     Returns:
       The mixture (B, Q, H, K), and the weights (B, H, Q, S) or None by blocks; both in float32. A
       query that may see no key gets zeros.
     """
-    queries, keys = q_BQHK.shape[1], k_BSHK.shape[1]
+    queries = q_BQHK.shape[1]
     if not block or queries <= block:
         return _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx)
+    by_blocks = _by_tiles if scheme.pairwise else _by_rows
+    return by_blocks(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block), None
 
+
+def keys_at_once(scheme: Scheme, block: int, keys: int) -> int:
+    """How many of the keys `attend` scores at a time, where no gradient is taken."""
+    return min(keys, _TILE * block) if block and scheme.pairwise else keys
+
+
+class _Tile(NamedTuple):
+    """Some keys, as projected and turned, with their values and what a context says of them;
+    `there_S` is False at what only fills up the last tile, None where nothing does."""
+
+    turned_BSHK: jax.Array
+    k_BSHK: jax.Array
+    v_BSHK: jax.Array
+    k_pos_BS: jax.Array
+    k_index_S: jax.Array
+    valid_BS: jax.Array | None
+    there_S: jax.Array | None
+
+
+class _Sums(NamedTuple):
+    """A softmax on its way along the keys: the largest score yet, and, all as multiples of its
+    exponential, the sum of weights and that of weighted values."""
+
+    most_BHQ1: jax.Array
+    total_BHQ1: jax.Array
+    mixed_BQHK: jax.Array
+
+
+def _by_tiles(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block):
+    """Blocks of queries, and for each the keys in tiles, but those that causality hides."""
+    turned_BQHK, turned_BSHK = operands(*scheme.qk(params, q_BQHK, k_BSHK, ctx), ctx)
+    tiles = _tiles(turned_BSHK, k_BSHK, v_BSHK, ctx, _TILE * block)
+
+    def one(rows, q_pos_BQ, q_index_Q):
+        def along(sums, tile):
+            part = ctx._replace(q_pos_BQ=q_pos_BQ, q_index_Q=q_index_Q, k_pos_BS=tile.k_pos_BS,
+                                k_index_S=tile.k_index_S, valid_BS=tile.valid_BS)  # fmt: skip
+            add = functools.partial(_add, scheme, params, *rows, tile, part)
+            if not ctx.causal:
+                return add(sums), None
+            later = tile.k_index_S[0] > q_index_Q[-1]
+            return jax.lax.cond(later, lambda sums: sums, add, sums), None
+
+        batch, queries, heads, _ = rows[0].shape
+        nothing_BHQ1 = jnp.zeros((batch, heads, queries, 1), jnp.float32)
+        mixed_BQHK = jnp.zeros((batch, queries, heads, v_BSHK.shape[-1]), jnp.float32)
+        nothing = _Sums(nothing_BHQ1 + _HIDDEN, nothing_BHQ1, mixed_BQHK)
+        sums, _ = jax.lax.scan(along, nothing, tiles)
+        # Without a key, nothing is divided by next to nothing.
+        total_BHQ1 = jnp.maximum(sums.total_BHQ1, jnp.finfo(jnp.float32).tiny)
+        return sums.mixed_BQHK / jnp.swapaxes(total_BHQ1, 1, 2)
+
+    return _for_blocks(one, (turned_BQHK, q_BQHK), ctx, block)
+
+
+def _tiles(turned_BSHK, k_BSHK, v_BSHK, ctx, size) -> _Tile:
+    """All keys, as tiles along a new first axis."""
+    keys = k_BSHK.shape[1]
+    there_S = None if keys % size == 0 else jnp.arange(-(-keys // size) * size) < keys
+    return _Tile(
+        *(_split(x, 1, size) for x in (turned_BSHK, k_BSHK, v_BSHK, ctx.k_pos_BS)),
+        _split(ctx.k_index_S, 0, size),
+        None if ctx.valid_BS is None else _split(ctx.valid_BS, 1, size),
+        None if there_S is None else _split(there_S, 0, size),
+    )
+
+
+def _add(scheme, params, turned_BQHK, q_BQHK, tile: _Tile, ctx, sums: _Sums) -> _Sums:
+    """The sums with a tile in them."""
+    s_BHQS = dot_scores(turned_BQHK, tile.turned_BSHK, ctx)
+    b_BHQS = scheme.bias(params, q_BQHK, tile.k_BSHK, ctx)
+    s_BHQS = s_BHQS if b_BHQS is None else s_BHQS + b_BHQS
+    seen, can_be_empty = _visible(scheme, ctx)
+    if tile.there_S is not None:
+        seen.append(tile.there_S[None, None, None])
+    s_BHQS = _hidden(s_BHQS, seen, _HIDDEN)
+    # Whatever is subtracted, the softmax is the same: no gradient goes through it.
+    here_BHQ1 = jax.lax.stop_gradient(s_BHQS.max(axis=-1, keepdims=True))
+    most_BHQ1 = jnp.maximum(sums.most_BHQ1, here_BHQ1)
+    weights_BHQS = jnp.exp(s_BHQS - most_BHQ1)
+    if can_be_empty:
+        weights_BHQS = _hidden(weights_BHQS, seen, 0)
+    shrunk_BHQ1 = jnp.exp(sums.most_BHQ1 - most_BHQ1)
+    mixed_BQHK = _mixed(scheme, params, weights_BHQS, tile.v_BSHK, ctx)
+    return _Sums(
+        most_BHQ1,
+        sums.total_BHQ1 * shrunk_BHQ1 + weights_BHQS.sum(axis=-1, keepdims=True),
+        sums.mixed_BQHK * jnp.swapaxes(shrunk_BHQ1, 1, 2) + mixed_BQHK,
+    )
+
+
+def _by_rows(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block):
+    """Blocks of queries, each over all keys that any query of its part may see."""
     # Where queries and keys are the same tokens, keys after the last query of a part are for none
     # of it. Each part is a loop of its own, with as many keys as it needs.
+    queries, keys = q_BQHK.shape[1], k_BSHK.shape[1]
     skips = ctx.causal and queries == keys
     shares = block * (_PARTS if skips else 1)
     size = -(-queries // shares) * block
@@ -47,6 +155,7 @@ def attend(
     for start in range(0, queries, size):
         mine = slice(start, start + size)
         seen = slice(start + size if skips else keys)
+        k_seen, v_seen = k_BSHK[:, seen], v_BSHK[:, seen]
         part = ctx._replace(
             q_pos_BQ=ctx.q_pos_BQ[:, mine],
             q_index_Q=ctx.q_index_Q[mine],
@@ -54,35 +163,48 @@ def attend(
             k_index_S=ctx.k_index_S[seen],
             valid_BS=None if ctx.valid_BS is None else ctx.valid_BS[:, seen],
         )
-        rows = q_BQHK[:, mine], k_BSHK[:, seen], v_BSHK[:, seen]
-        mixed.append(_by_blocks(scheme, params, *rows, part, block))
-    return jnp.concatenate(mixed, axis=1), None
+
+        def one(q_BQHK, q_pos_BQ, q_index_Q, part=part, k_seen=k_seen, v_seen=v_seen):
+            part = part._replace(q_pos_BQ=q_pos_BQ, q_index_Q=q_index_Q)
+            return _attend(scheme, params, q_BQHK, k_seen, v_seen, part)[0]
+
+        mixed.append(_for_blocks(one, q_BQHK[:, mine], part, block))
+    return jnp.concatenate(mixed, axis=1)
 
 
-def _by_blocks(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block):
-    queries = q_BQHK.shape[1]
-    blocks = -(-queries // block)
-
-    def split(x, axis):  # (..., Q, ...) -> (blocks, ..., block, ...); the last one is filled up
-        widths = [(0, blocks * block - queries if d == axis else 0) for d in range(x.ndim)]
-        x = jnp.pad(x, widths, mode='edge')
-        shape = (*x.shape[:axis], blocks, block, *x.shape[axis + 1 :])
-        return jnp.moveaxis(x.reshape(shape), axis, 0)
-
+def _for_blocks(one, rows, ctx, block):
+    """`one(rows, q_pos_BQ, q_index_Q)` of each block of queries: (B, Q, H, K)."""
+    queries = ctx.q_index_Q.size
     # Recomputing a block's weights in the backward pass keeps training in bounded memory as well.
-    @jax.checkpoint
-    def one(part):
-        q, q_pos, q_index = part
-        part_ctx = ctx._replace(q_pos_BQ=q_pos, q_index_Q=q_index)
-        return _attend(scheme, params, q, k_BSHK, v_BSHK, part_ctx)[0]
+    remade = jax.checkpoint(lambda part: one(*part))
+    parts = (
+        jax.tree.map(lambda x: _split(x, 1, block), rows),
+        _split(ctx.q_pos_BQ, 1, block),
+        _split(ctx.q_index_Q, 0, block),
+    )
+    out = jnp.moveaxis(jax.lax.map(remade, parts), 0, 1)
+    return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :queries]
 
-    out = jax.lax.map(one, (split(q_BQHK, 1), split(ctx.q_pos_BQ, 1), split(ctx.q_index_Q, 0)))
-    out_BQHK = jnp.moveaxis(out, 0, 1).reshape(out.shape[1], blocks * block, *out.shape[3:])
-    return out_BQHK[:, :queries]
+
+def _split(x, axis, size):
+    """(..., T, ...) -> (T/size, ..., size, ...); the last one is filled up with its last row."""
+    count = -(-x.shape[axis] // size)
+    widths = [(0, count * size - n if d == axis else 0) for d, n in enumerate(x.shape)]
+    x = jnp.pad(x, widths, mode='edge')
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :]), axis, 0)
 
 
 def _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx):
-    s_BHQS = scheme.scores(params, q_BQHK, k_BSHK, ctx)
+    seen, can_be_empty = _visible(scheme, ctx)
+    s_BHQS = _hidden(scheme.scores(params, q_BQHK, k_BSHK, ctx), seen, _HIDDEN)
+    weights_BHQS = _softmax(s_BHQS)
+    if can_be_empty:
+        weights_BHQS = _hidden(weights_BHQS, seen, 0)
+    return _mixed(scheme, params, weights_BHQS, v_BSHK, ctx), weights_BHQS
+
+
+def _visible(scheme, ctx) -> tuple[list[jax.Array], bool]:
+    """Masks that a key has to pass all of, and whether a query may be left with none."""
     seen, can_be_empty = [], False
     if ctx.causal:
         # By place, not by position number: numbers may be random, coupled, or restart.
@@ -94,18 +216,20 @@ def _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx):
     if pattern is not None:
         seen.append(pattern)
         can_be_empty = True
+    return seen, can_be_empty
+
+
+def _hidden(x_BHQS, seen, value):
     for visible in seen:
-        s_BHQS = jnp.where(visible, s_BHQS, _HIDDEN)
-    weights_BHQS = _softmax(s_BHQS)
-    if can_be_empty:
-        for visible in seen:
-            weights_BHQS = jnp.where(visible, weights_BHQS, 0)
+        x_BHQS = jnp.where(visible, x_BHQS, value)
+    return x_BHQS
+
+
+def _mixed(scheme, params, weights_BHQS, v_BSHK, ctx):
     out_BQHK = jnp.einsum('BHQS,BSHK->BQHK', weights_BHQS.astype(v_BSHK.dtype), v_BSHK,
                           preferred_element_type=jnp.float32)  # fmt: skip
     more_BQHK = scheme.gather(params, weights_BHQS, ctx)
-    if more_BQHK is not None:
-        out_BQHK = out_BQHK + more_BQHK
-    return out_BQHK, weights_BHQS
+    return out_BQHK if more_BQHK is None else out_BQHK + more_BQHK
 
 
 @jax.custom_vjp

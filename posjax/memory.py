@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 
 from posjax import evaluation, training
+from posjax.attention import keys_at_once
 from posjax.config import ConfigError
 from posjax.model import is_fused
 from posjax.run import Run
@@ -24,7 +25,7 @@ def check_training(groups: Sequence[Group], machine: Machine) -> None:
     for group in groups:
         run = group.runs[0]
         state, params = _sizes(run)
-        layer = _layer(run, run.microbatch or run.batch, run.length)
+        layer = _layer(run, run.microbatch or run.batch, run.length, keys=run.length)
         step = max(params // _parts(machine), layer // machine.data)
         _check(group, machine, state, step, f'config.train.length={run.length}',
                'set train.microbatch or model.block')  # fmt: skip
@@ -47,7 +48,8 @@ def check_evaluation(
         for lengths in evaluation.together(run.model, asked):
             longest = max(lengths)
             answers = sum(asked[length] for length in lengths) * longest * 4
-            layer = _layer(run, min(config.batch, config.sequences), longest)
+            keys = keys_at_once(run.scheme, run.model.block, longest)
+            layer = _layer(run, min(config.batch, config.sequences), longest, keys)
             step = layer // machine.data + answers
             remedy = 'lower eval.batch, train with model.block, or leave that length out'
             _check(group, machine, params, step, f'config.eval.lengths: {longest}', remedy)
@@ -78,11 +80,12 @@ def _sizes(run: Run) -> tuple[int, int]:
     )
 
 
-def _layer(run: Run, batch: int, length: int) -> int:
-    """Bytes in float32 of a layer's attention weights, if it makes any, beside the logits."""
+def _layer(run: Run, batch: int, length: int, keys: int) -> int:
+    """Bytes in float32 of the attention weights that a layer has at a time, if it makes any, beside
+    the logits."""
     m = run.model
     queries = 0 if is_fused(m, run.scheme) else min(m.block or length, length)
-    return 4 * batch * (m.heads * queries * length + length * m.classes)
+    return 4 * batch * (m.heads * queries * keys + length * m.classes)
 
 
 def _available(device: jax.Device) -> float:

@@ -76,6 +76,8 @@ class Scheme(Spec):
       paper: author, year, arXiv id.
       relative: True when logits do not change as all positions shift together.
       sees_length: True when a hook reads `ctx.length_B`, so that logits on a prefix depend on it.
+      sees_keys: True when what a hook says of one key depends on the others, as counts of tokens or
+        sums of gates do: all keys are then at hand in every call.
       beyond: what happens past the training length, in a few words.
     """
 
@@ -84,7 +86,14 @@ class Scheme(Spec):
     paper: ClassVar[str] = ''
     relative: ClassVar[bool] = False
     sees_length: ClassVar[bool] = False
+    sees_keys: ClassVar[bool] = False
     beyond: ClassVar[str] = ''
+
+    @property
+    def pairwise(self) -> bool:
+        """Whether attention may go along the keys in tiles: a score is a product plus a bias, and
+        of its query and key alone."""
+        return not self.sees_keys and 'scores' not in hooks(type(self))
 
     def check_fit(self, dims: Dims, length: int) -> None:
         """Raises ValueError where this scheme cannot serve such a model, or the position numbers
@@ -148,7 +157,7 @@ class Scheme(Spec):
         return None
 
     def gather(self, params: Params, weights_BHQS, ctx: Context):
-        """What is added to the mixture of values: (B, Q, H, K), or None."""
+        """What is added to the mixture of values: (B, Q, H, K), or None; linear in the weights."""
         return None
 
     def scores(self, params: Params, q_BQHK, k_BSHK, ctx: Context):
@@ -233,6 +242,10 @@ class Chain(Scheme):
     @property
     def sees_length(self) -> bool:
         return any(part.sees_length for part in self.parts)
+
+    @property
+    def pairwise(self) -> bool:
+        return all(part.pairwise for part in self.parts)
 
     def _keyed(self):
         """(key, part): the part's name, numbered from the second of that name on."""

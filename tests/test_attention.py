@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posjax.attention import attend
-from posjax.scheme import Scheme, dot_scores, parse
+from posjax.scheme import Dims, Scheme, as_chain, dot_scores, parse
 from posjax.spec import structured
 from tests.cases import context
 
@@ -88,6 +88,27 @@ def test_a_whole_score_and_a_bias_add():
     np.testing.assert_allclose(
         (twice() | parse('alibi')).scores({}, q, q, ctx), expected, atol=1e-6
     )
+
+
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('text', ['none', 'rope|alibi', 'shaw', 'window(size=3)'])
+def test_blocks_under_padding_and_after_earlier_tokens(text, causal):
+    scheme, keys, past = as_chain(parse(text)), 23, 6
+    params = scheme.init(jax.random.key(0), Dims(16, 2, 8, 1))
+    q, k, v = jax.random.normal(jax.random.key(1), (3, 2, keys, 2, 8))
+    q = q[:, past:]
+    # One sequence all of padding before its last tokens, a whole tile of it.
+    valid = np.arange(keys) >= np.array([[2], [9]])
+    ctx = context(range(keys), causal=causal)
+    ctx = ctx._replace(
+        q_pos_BQ=ctx.q_pos_BQ[:, past:], q_index_Q=ctx.q_index_Q[past:], valid_BS=valid
+    )
+    whole, _ = attend(scheme, params, q, k, v, ctx)
+    for block in (1, 2, 5):
+        by_blocks, _ = attend(scheme, params, q, k, v, ctx, block)
+        np.testing.assert_allclose(by_blocks, whole, atol=2e-6)
+    if causal:
+        assert (whole[1, : 9 - past] == 0).all(), 'of queries that see no key'
 
 
 def test_blockwise_memory_does_not_grow_with_the_square_of_the_length():

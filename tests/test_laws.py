@@ -312,6 +312,30 @@ def test_blockwise_equals_whole(text, block):
     close(by_blocks, run(scheme).logits_BTC)
 
 
+@every
+def test_what_is_said_of_a_key_depends_on_others_only_where_declared(text):
+    scheme, dims, here = as_chain(parse(text)), MODEL.dims, slice(9, 14)
+    params = parameters(scheme)['scheme']
+    q, k = 2 * jax.random.normal(jax.random.key(0), (2, 1, LENGTH, dims.heads, dims.head_dim))
+    ctx = cases.context(range(LENGTH), valid=np.arange(LENGTH) >= 3, heads=dims.heads,
+                        head_dim=dims.head_dim)  # fmt: skip
+
+    @jax.jit
+    def said(k, k_pos_BS, k_index_S, valid_BS):
+        """Scores, and what is seen, of queries after all of these keys."""
+        at = ctx._replace(k_pos_BS=k_pos_BS, k_index_S=k_index_S, valid_BS=valid_BS)
+        s_BHQS, seen = scheme.scores(params, q, k, at), scheme.mask(at)
+        seen_BHQS = jnp.broadcast_to(True if seen is None else seen, s_BHQS.shape)
+        return jnp.stack([s_BHQS, seen_BHQS.astype(jnp.float32)])[..., here.stop :, :]
+
+    whole = said(k, ctx.k_pos_BS, ctx.k_index_S, ctx.valid_BS)[..., here]
+    alone = said(k[:, here], ctx.k_pos_BS[:, here], ctx.k_index_S[here], ctx.valid_BS[:, here])
+    if scheme.pairwise:
+        close(alone, whole)
+    elif any(part.sees_keys for part in scheme.parts):
+        assert not np.allclose(alone, whole, atol=1e-3), 'declared, and nothing sees them'
+
+
 @pytest.mark.slow
 @every
 @pytest.mark.parametrize('block', [4, 1, 9])
