@@ -45,7 +45,7 @@ def main():
 
 
 def _say(words, params, ways, length):
-    qkv = jax.random.normal(jax.random.key(1), (3, 1, length, HEADS, SIZE))
+    qkv = tuple(jax.random.normal(jax.random.key(1), (3, 1, length, HEADS, SIZE)))
     calls, temporary, outs = {}, {}, {}
     for name, way in ways.items():
         if name == 'whole' and 4 * HEADS * length**2 > 2**31:
@@ -62,12 +62,13 @@ def _say(words, params, ways, length):
 
 
 def _plain(scheme, block, params, qkv):
-    return attend(scheme, params, *qkv, _context(qkv.shape[2]), block)[0]
+    return attend(scheme, params, *qkv, _context(qkv[0].shape[1]), block)[0]
 
 
 def _fused(scheme, params, qkv):
-    qkv = qkv.astype('bfloat16')
-    return fused.attend(scheme, params, *qkv, _context(qkv.shape[2]), implementation='cudnn')
+    qkv = [x.astype('bfloat16') for x in qkv]
+    ctx = _context(qkv[0].shape[1])
+    return fused.attend(scheme, params, *qkv, ctx, implementation='cudnn')
 
 
 def _context(length):

@@ -49,7 +49,7 @@ def attend(
     queries = q_BQHK.shape[1]
     if not block or queries <= block:
         return _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx)
-    by_blocks = _by_tiles if scheme.pairwise else _by_rows
+    by_blocks = _by_tiles_or_rows if scheme.pairwise else _by_rows
     return by_blocks(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block), None
 
 
@@ -58,13 +58,34 @@ def keys_at_once(scheme: Scheme, block: int, keys: int) -> int:
     return min(keys, _TILE * block) if block and scheme.pairwise else keys
 
 
-class _Tile(NamedTuple):
-    """Some keys, as projected and turned, with their values and what a context says of them;
-    `there_S` is False at what only fills up the last tile, None where nothing does."""
+def _by_tiles_or_rows(*given):
+    """By tiles; and by rows where a gradient is taken, since that of a softmax which runs along the
+    keys takes twice as long."""
+    leaves, tree = jax.tree.flatten(given)
+    # Plain numbers stay what they are: some schemes are exact for those.
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
-    turned_BSHK: jax.Array
+    def of_arrays(way):
+        def call(*arrays):
+            rest = iter(arrays)
+            filled = [next(rest) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+            return way(*jax.tree.unflatten(tree, filled))
+
+        return call
+
+    attended = jax.custom_vjp(of_arrays(_by_tiles))
+    attended.defvjp(functools.partial(jax.vjp, of_arrays(_by_rows)), lambda back, d: back(d))
+    return attended(*arrays)
+
+
+class _Tile(NamedTuple):
+    """Some keys, turned and as projected, their values, and what a context says of them; `there_S`
+    is False at what only fills up the last tile, None where nothing does. What is multiplied lies
+    in memory as it is multiplied, so that no tile is transposed again for each block of queries."""
+
+    turned_BHKS: jax.Array
     k_BSHK: jax.Array
-    v_BSHK: jax.Array
+    v_BHSK: jax.Array
     k_pos_BS: jax.Array
     k_index_S: jax.Array
     valid_BS: jax.Array | None
@@ -77,7 +98,7 @@ class _Sums(NamedTuple):
 
     most_BHQ1: jax.Array
     total_BHQ1: jax.Array
-    mixed_BQHK: jax.Array
+    mixed_BHQK: jax.Array
 
 
 def _by_tiles(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block):
@@ -97,12 +118,12 @@ def _by_tiles(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block):
 
         batch, queries, heads, _ = rows[0].shape
         nothing_BHQ1 = jnp.zeros((batch, heads, queries, 1), jnp.float32)
-        mixed_BQHK = jnp.zeros((batch, queries, heads, v_BSHK.shape[-1]), jnp.float32)
-        nothing = _Sums(nothing_BHQ1 + _HIDDEN, nothing_BHQ1, mixed_BQHK)
+        mixed_BHQK = jnp.zeros((batch, heads, queries, v_BSHK.shape[-1]), jnp.float32)
+        nothing = _Sums(nothing_BHQ1 + _HIDDEN, nothing_BHQ1, mixed_BHQK)
         sums, _ = jax.lax.scan(along, nothing, tiles)
         # Without a key, nothing is divided by next to nothing.
         total_BHQ1 = jnp.maximum(sums.total_BHQ1, jnp.finfo(jnp.float32).tiny)
-        return sums.mixed_BQHK / jnp.swapaxes(total_BHQ1, 1, 2)
+        return jnp.swapaxes(sums.mixed_BHQK / total_BHQ1, 1, 2)
 
     return _for_blocks(one, (turned_BQHK, q_BQHK), ctx, block)
 
@@ -112,7 +133,10 @@ def _tiles(turned_BSHK, k_BSHK, v_BSHK, ctx, size) -> _Tile:
     keys = k_BSHK.shape[1]
     there_S = None if keys % size == 0 else jnp.arange(-(-keys // size) * size) < keys
     return _Tile(
-        *(_split(x, 1, size) for x in (turned_BSHK, k_BSHK, v_BSHK, ctx.k_pos_BS)),
+        jnp.moveaxis(_split(turned_BSHK, 1, size), 2, -1),
+        _split(k_BSHK, 1, size),
+        jnp.swapaxes(_split(v_BSHK, 1, size), 2, 3),
+        _split(ctx.k_pos_BS, 1, size),
         _split(ctx.k_index_S, 0, size),
         None if ctx.valid_BS is None else _split(ctx.valid_BS, 1, size),
         None if there_S is None else _split(there_S, 0, size),
@@ -121,25 +145,27 @@ def _tiles(turned_BSHK, k_BSHK, v_BSHK, ctx, size) -> _Tile:
 
 def _add(scheme, params, turned_BQHK, q_BQHK, tile: _Tile, ctx, sums: _Sums) -> _Sums:
     """The sums with a tile in them."""
-    s_BHQS = dot_scores(turned_BQHK, tile.turned_BSHK, ctx)
+    s_BHQS = dot_scores(turned_BQHK, jnp.moveaxis(tile.turned_BHKS, -1, 1), ctx)
     b_BHQS = scheme.bias(params, q_BQHK, tile.k_BSHK, ctx)
     s_BHQS = s_BHQS if b_BHQS is None else s_BHQS + b_BHQS
     seen, can_be_empty = _visible(scheme, ctx)
     if tile.there_S is not None:
         seen.append(tile.there_S[None, None, None])
     s_BHQS = _hidden(s_BHQS, seen, _HIDDEN)
-    # Whatever is subtracted, the softmax is the same: no gradient goes through it.
-    here_BHQ1 = jax.lax.stop_gradient(s_BHQS.max(axis=-1, keepdims=True))
-    most_BHQ1 = jnp.maximum(sums.most_BHQ1, here_BHQ1)
+    most_BHQ1 = jnp.maximum(sums.most_BHQ1, s_BHQS.max(axis=-1, keepdims=True))
     weights_BHQS = jnp.exp(s_BHQS - most_BHQ1)
     if can_be_empty:
         weights_BHQS = _hidden(weights_BHQS, seen, 0)
+    mixed_BHQK = jnp.einsum('BHQS,BHSK->BHQK', weights_BHQS.astype(tile.v_BHSK.dtype), tile.v_BHSK,
+                            preferred_element_type=jnp.float32)  # fmt: skip
+    more_BQHK = scheme.gather(params, weights_BHQS, ctx)
+    if more_BQHK is not None:
+        mixed_BHQK = mixed_BHQK + jnp.swapaxes(more_BQHK, 1, 2)
     shrunk_BHQ1 = jnp.exp(sums.most_BHQ1 - most_BHQ1)
-    mixed_BQHK = _mixed(scheme, params, weights_BHQS, tile.v_BSHK, ctx)
     return _Sums(
         most_BHQ1,
         sums.total_BHQ1 * shrunk_BHQ1 + weights_BHQS.sum(axis=-1, keepdims=True),
-        sums.mixed_BQHK * jnp.swapaxes(shrunk_BHQ1, 1, 2) + mixed_BQHK,
+        sums.mixed_BHQK * shrunk_BHQ1 + mixed_BHQK,
     )
 
 
@@ -200,7 +226,12 @@ def _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx):
     weights_BHQS = _softmax(s_BHQS)
     if can_be_empty:
         weights_BHQS = _hidden(weights_BHQS, seen, 0)
-    return _mixed(scheme, params, weights_BHQS, v_BSHK, ctx), weights_BHQS
+    out_BQHK = jnp.einsum('BHQS,BSHK->BQHK', weights_BHQS.astype(v_BSHK.dtype), v_BSHK,
+                          preferred_element_type=jnp.float32)  # fmt: skip
+    more_BQHK = scheme.gather(params, weights_BHQS, ctx)
+    if more_BQHK is not None:
+        out_BQHK = out_BQHK + more_BQHK
+    return out_BQHK, weights_BHQS
 
 
 def _visible(scheme, ctx) -> tuple[list[jax.Array], bool]:
@@ -223,13 +254,6 @@ def _hidden(x_BHQS, seen, value):
     for visible in seen:
         x_BHQS = jnp.where(visible, x_BHQS, value)
     return x_BHQS
-
-
-def _mixed(scheme, params, weights_BHQS, v_BSHK, ctx):
-    out_BQHK = jnp.einsum('BHQS,BSHK->BQHK', weights_BHQS.astype(v_BSHK.dtype), v_BSHK,
-                          preferred_element_type=jnp.float32)  # fmt: skip
-    more_BQHK = scheme.gather(params, weights_BHQS, ctx)
-    return out_BQHK if more_BQHK is None else out_BQHK + more_BQHK
 
 
 @jax.custom_vjp
