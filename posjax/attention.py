@@ -17,7 +17,7 @@ from posjax.scheme import Context, Params, Scheme, dot_scores, operands
 _HIDDEN = -1e30
 # Keys at a time, by blocks, as a multiple of the queries: longer tiles are fewer, and less of them
 # is skipped.
-_TILE = 4
+_TILE = 8
 # How many parts queries are taken in where all keys are needed at once and later ones can be
 # skipped: more parts skip more (four, three eighths of the work; at most half), and compile longer.
 _PARTS = 4
@@ -39,7 +39,7 @@ def attend(
         best in float32, and multiplied as `ctx.dtype` says.
       ctx: positions of these queries and keys, which of them are tokens, and causality.
       block: queries at a time; 0 does all at once and also returns the weights. Memory is that of a
-        block's scores over four blocks of keys, or over all keys where the scheme needs them all
+        block's scores over eight blocks of keys, or over all keys where the scheme needs them all
         (see `Scheme.pairwise`) or a gradient is taken.
 
     Returns:
