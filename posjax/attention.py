@@ -1,6 +1,6 @@
 """Exact attention over a scheme's hooks: whole, or by blocks of queries in bounded memory.
 
-By blocks, keys are taken in tiles too, where a scheme scores each pair by itself (Scheme.pairwise):
+By blocks, keys are taken in tiles too, where a scheme scores each pair by itself (Scheme.in_tiles):
 a softmax that runs along them (Milakov and Gimelshein 2018, arXiv:1805.02867; Rabe and Staats 2021,
 arXiv:2112.05682).
 """
@@ -40,7 +40,7 @@ def attend(
       ctx: positions of these queries and keys, which of them are tokens, and causality.
       block: queries at a time; 0 does all at once and also returns the weights. Memory is that of a
         block's scores over eight blocks of keys, or over all keys where the scheme needs them all
-        (see `Scheme.pairwise`) or a gradient is taken.
+        (see `Scheme.in_tiles`) or a gradient is taken.
 
     Returns:
       The mixture (B, Q, H, K), and the weights (B, H, Q, S) or None by blocks; both in float32. A
@@ -49,13 +49,13 @@ def attend(
     queries = q_BQHK.shape[1]
     if not block or queries <= block:
         return _attend(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx)
-    by_blocks = _by_tiles_or_rows if scheme.pairwise else _by_rows
+    by_blocks = _by_tiles_or_rows if scheme.in_tiles else _by_rows
     return by_blocks(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block), None
 
 
 def keys_at_once(scheme: Scheme, block: int, keys: int) -> int:
     """How many of the keys `attend` scores at a time, where no gradient is taken."""
-    return min(keys, _TILE * block) if block and scheme.pairwise else keys
+    return min(keys, _TILE * block) if block and scheme.in_tiles else keys
 
 
 def _by_tiles_or_rows(*given):

@@ -76,8 +76,9 @@ class Scheme(Spec):
       paper: author, year, arXiv id.
       relative: True when logits do not change as all positions shift together.
       sees_length: True when a hook reads `ctx.length_B`, so that logits on a prefix depend on it.
-      sees_keys: True when what a hook says of one key depends on the others, as counts of tokens or
-        sums of gates do: all keys are then at hand in every call.
+      pairwise: True when bias, mask and gather say of a query and a key what depends on no other
+        key; not where tokens are counted, or gates summed up. By blocks, attention then goes along
+        the keys in tiles, and elsewhere has all keys at hand in every call.
       beyond: what happens past the training length, in a few words.
     """
 
@@ -86,14 +87,15 @@ class Scheme(Spec):
     paper: ClassVar[str] = ''
     relative: ClassVar[bool] = False
     sees_length: ClassVar[bool] = False
-    sees_keys: ClassVar[bool] = False
+    pairwise: ClassVar[bool] = False
     beyond: ClassVar[str] = ''
 
     @property
-    def pairwise(self) -> bool:
-        """Whether attention may go along the keys in tiles: a score is a product plus a bias, and
-        of its query and key alone."""
-        return not self.sees_keys and 'scores' not in hooks(type(self))
+    def in_tiles(self) -> bool:
+        """Whether attention may go along the keys in tiles: scores are a product, of queries and
+        keys that were turned once for all, plus at most what is `pairwise`."""
+        own = hooks(type(self))
+        return 'scores' not in own and (self.pairwise or not {'bias', 'mask', 'gather'} & {*own})
 
     def check_fit(self, dims: Dims, length: int) -> None:
         """Raises ValueError where this scheme cannot serve such a model, or the position numbers
@@ -244,8 +246,8 @@ class Chain(Scheme):
         return any(part.sees_length for part in self.parts)
 
     @property
-    def pairwise(self) -> bool:
-        return all(part.pairwise for part in self.parts)
+    def in_tiles(self) -> bool:
+        return all(part.in_tiles for part in self.parts)
 
     def _keyed(self):
         """(key, part): the part's name, numbered from the second of that name on."""

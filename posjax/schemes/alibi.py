@@ -54,6 +54,7 @@ class alibi(Scheme):
 
     paper = 'Press et al. 2021, arXiv:2108.12409'
     relative = True
+    pairwise = True
     beyond = 'defined; far tokens fade'
 
     slopes: tuple[float, ...] = ()
@@ -102,6 +103,7 @@ class alibi_learned(Scheme):
 
     paper = 'Press et al. 2021, arXiv:2108.12409, section 3'
     relative = True
+    pairwise = True
     beyond = 'defined; far tokens fade'
 
     def init(self, key, dims):

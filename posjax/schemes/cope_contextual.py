@@ -56,7 +56,6 @@ class cope_contextual(Scheme):
 
     paper = 'Golovneva et al. 2024, arXiv:2405.18719'
     relative = True
-    sees_keys = True
     beyond = 'counts up to max_pos - 1, then one position'
 
     max_pos: int = 64

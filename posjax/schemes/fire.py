@@ -51,6 +51,7 @@ class fire(Scheme):
     """
 
     paper = 'Li et al. 2023, arXiv:2310.04418'
+    pairwise = True
     beyond = 'distances interpolated'
 
     hidden: int = 32

@@ -49,7 +49,6 @@ class fox(Scheme):
 
     paper = 'Lin et al. 2025, arXiv:2503.02130'
     relative = True
-    sees_keys = True
     beyond = 'defined; far tokens fade, as gates say'
 
     def init(self, key, dims):

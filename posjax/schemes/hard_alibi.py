@@ -32,6 +32,7 @@ class hard_alibi(Scheme):
 
     paper = 'Jelassi et al. 2024, arXiv:2402.01032'
     relative = True
+    pairwise = True
     beyond = 'windows stay; the other heads as NoPE'
 
     windows: tuple[int, ...] = ()

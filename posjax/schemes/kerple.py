@@ -56,6 +56,7 @@ class kerple_log(Scheme):
 
     paper = 'Chi et al. 2022, arXiv:2205.09921'
     relative = True
+    pairwise = True
     beyond = 'defined; far tokens fade slowly'
 
     def init(self, key, dims):
@@ -88,6 +89,7 @@ class kerple_power(Scheme):
 
     paper = 'Chi et al. 2022, arXiv:2205.09921'
     relative = True
+    pairwise = True
     beyond = 'defined; far tokens fade'
 
     def init(self, key, dims):

@@ -48,7 +48,6 @@ class window(Scheme):
 
     paper = 'Beltagy et al. 2020, arXiv:2004.05150; Jiang et al. 2023 (Mistral), arXiv:2310.06825'
     relative = True
-    sees_keys = True
     beyond = 'defined; sees the last tokens only'
 
     size: int
@@ -78,7 +77,6 @@ class sinks(Scheme):
 
     paper = 'Xiao et al. 2023 (StreamingLLM), arXiv:2309.17453; Han et al. 2023, arXiv:2308.16137'
     relative = True
-    sees_keys = True
     beyond = 'defined; sees the first and last tokens only'
 
     size: int
@@ -108,7 +106,6 @@ class chunks(Scheme):
 
     paper = 'Meta 2025 (Llama 4, model code); Qiu et al. 2019, arXiv:1911.02972'
     relative = True
-    sees_keys = True
     beyond = 'defined; sees its chunk only'
 
     size: int

@@ -27,6 +27,7 @@ class sandwich(Scheme):
 
     paper = 'Chi et al. 2022, arXiv:2212.10356'
     relative = True
+    pairwise = True
     beyond = 'defined; far tokens fade slowly'
 
     dim: int = 128

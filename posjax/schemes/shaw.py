@@ -49,6 +49,7 @@ class shaw(Scheme):
 
     paper = 'Shaw et al. 2018, arXiv:1803.02155'
     relative = True
+    pairwise = True
     beyond = 'defined; far tokens share a vector'
 
     max_distance: int = 16

@@ -85,6 +85,7 @@ class t5(Scheme):
 
     paper = 'Raffel et al. 2020, arXiv:1910.10683'
     relative = True
+    pairwise = True
     beyond = 'defined; far tokens share a bucket'
 
     num_buckets: int = 32

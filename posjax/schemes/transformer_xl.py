@@ -55,6 +55,7 @@ class transformer_xl(Scheme):
 
     paper = 'Dai et al. 2019, arXiv:1901.02860'
     relative = True
+    pairwise = True
     beyond = 'defined, unseen values'
 
     theta: float = 1e4
