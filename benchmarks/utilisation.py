@@ -28,20 +28,21 @@ def main():
     options.add_argument('--widths', default='64,256,512')
     options.add_argument('--lengths', default='32,128,512,1024')
     options.add_argument('--dtype', default='float32')
+    options.add_argument('--microbatch', type=int, default=0, help='sequences at a time; 0 is all')
     asked = options.parse_args()
     jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
     print(machine())
     for width in map(int, asked.widths.split(',')):
         for length in map(int, asked.lengths.split(',')):
-            _say(width, length, asked.dtype)
+            _say(width, length, asked.dtype, asked.microbatch)
 
 
-def _say(width, length, dtype):
+def _say(width, length, dtype, microbatch):
     c = config.default()
     c.seeds = jax.device_count()
     c.model.width, c.model.heads, c.model.dtype = width, max(1, width // 64), dtype
     c.train.length, c.train.batch = length, max(1, TOKENS // length)
-    c.eval.lengths = (length,)
+    c.train.microbatch, c.eval.lengths = microbatch, (length,)
     (one,) = group(plan.runs(c))
     seconds = alternate({'step': steps(one, STEPS), 'peak': _product(dtype)}, rounds=5)
     peak = 2 * SIDE**3 * jax.device_count() / seconds['peak']
