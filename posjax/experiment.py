@@ -4,7 +4,6 @@ config -> runs -> groups -> chunks of steps -> checkpoints -> evaluation -> tabl
 """
 
 import functools
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -81,13 +80,13 @@ def train(
         with _ahead() as ahead, tqdm(total=total, unit='step', unit_scale=True, disable=hidden,
                                      smoothing=0.1) as bar:  # fmt: skip
             bar.update(total - sum(run.steps for group in left for run in group.runs))
-            for number, (group, after) in enumerate(_with_next(left), start=1):
+            for group, rest in _with_rest(left):
                 bar.set_description(group.name)
                 trainer.stop_if(asked, f'before {group.name}')
                 about = questions[group.name]
                 # The first group was not prepared as the one after another.
-                for each in (group, after):
-                    if each and each.name in untrained:
+                for each in (group, *rest[:1]):
+                    if each.name in untrained:
                         ahead.later(each.name, machine.prepare_training, each, config.train.chunk)
                 ahead.later(group.name, outcome.prepare, config, machine, group, about)
                 begin = starts.get(group.name)
@@ -100,7 +99,7 @@ def train(
                 folder = work.group(group.name)
                 hosts.shared(lambda: outcome.keep(folder, _OF_GROUP, made, told))
                 ahead.drop(group.name)
-                machine.forget(group, left[number:])
+                machine.forget(group, rest)
                 if bar.disable:
                     say(f'[{groups.index(group) + 1}/{len(groups)}] {group.name}')
         return hosts.shared(lambda: _finish(work, config, groups, everything, say))
@@ -148,9 +147,8 @@ def evaluate(
         found_tables, records = [], {}
         hidden = None if hosts.first() else True
         with _ahead() as ahead:
-            bar = tqdm(_with_next(groups), unit='group', disable=hidden)
-            for number, (group, after) in enumerate(bar, start=1):
-                if after:
+            for group, rest in tqdm(_with_rest(groups), unit='group', disable=hidden):
+                for after in rest[:1]:
                     about = asked[after.name]
                     ahead.later(after.name, outcome.prepare, config, machine, after, about)
                 with Checkpoints(work.checkpoints(group.name)) as kept:
@@ -164,7 +162,7 @@ def evaluate(
                 found_tables.append(outcome.tables(config, machine, group, found, about))
                 records[group.name] = outcome.record(config, machine, group, found)
                 ahead.drop(group.name)
-                machine.forget(group, groups[number:])
+                machine.forget(group, rest)
         tables = results.joined(found_tables)
 
         def finish():
@@ -176,9 +174,11 @@ def evaluate(
         return hosts.shared(finish)
 
 
-def _with_next(groups: Sequence[sweep.Group]) -> list[tuple[sweep.Group, sweep.Group | None]]:
-    """Each group and the one after it, None after the last."""
-    return list(itertools.zip_longest(groups, groups[1:]))
+def _with_rest(
+    groups: Sequence[sweep.Group],
+) -> list[tuple[sweep.Group, Sequence[sweep.Group]]]:
+    """Each group and those after it."""
+    return [(group, groups[number:]) for number, group in enumerate(groups, start=1)]
 
 
 def _ahead() -> Ahead:
