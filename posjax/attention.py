@@ -105,8 +105,16 @@ def _by_tiles(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block):
     """Blocks of queries, and for each the keys in tiles, but those that causality hides."""
     turned_BQHK, turned_BSHK = operands(*scheme.qk(params, q_BQHK, k_BSHK, ctx), ctx)
     tiles = _tiles(turned_BSHK, k_BSHK, v_BSHK, ctx, _TILE * block)
+    batch, queries, heads, _ = q_BQHK.shape
 
-    def one(rows, q_pos_BQ, q_index_Q):
+    # Blocks are read from the queries, and written to the result, where they lie: neither is there
+    # twice. The last one begins early enough to be whole.
+    def one(index, out_BQHK):
+        start = jnp.minimum(index * block, queries - block)
+        mine = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=block)
+        q_pos_BQ, q_index_Q = mine(ctx.q_pos_BQ, axis=1), mine(ctx.q_index_Q, axis=0)
+        rows = mine(turned_BQHK, axis=1), mine(q_BQHK, axis=1)
+
         def along(sums, tile):
             part = ctx._replace(q_pos_BQ=q_pos_BQ, q_index_Q=q_index_Q, k_pos_BS=tile.k_pos_BS,
                                 k_index_S=tile.k_index_S, valid_BS=tile.valid_BS)  # fmt: skip
@@ -116,16 +124,17 @@ def _by_tiles(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block):
             later = tile.k_index_S[0] > q_index_Q[-1]
             return jax.lax.cond(later, lambda sums: sums, add, sums), None
 
-        batch, queries, heads, _ = rows[0].shape
-        nothing_BHQ1 = jnp.zeros((batch, heads, queries, 1), jnp.float32)
-        mixed_BHQK = jnp.zeros((batch, heads, queries, v_BSHK.shape[-1]), jnp.float32)
+        nothing_BHQ1 = jnp.zeros((batch, heads, block, 1), jnp.float32)
+        mixed_BHQK = jnp.zeros((batch, heads, block, v_BSHK.shape[-1]), jnp.float32)
         nothing = _Sums(nothing_BHQ1 + _HIDDEN, nothing_BHQ1, mixed_BHQK)
         sums, _ = jax.lax.scan(along, nothing, tiles)
         # Without a key, nothing is divided by next to nothing.
         total_BHQ1 = jnp.maximum(sums.total_BHQ1, jnp.finfo(jnp.float32).tiny)
-        return jnp.swapaxes(sums.mixed_BHQK / total_BHQ1, 1, 2)
+        mixed_BQHK = jnp.swapaxes(sums.mixed_BHQK / total_BHQ1, 1, 2)
+        return jax.lax.dynamic_update_slice_in_dim(out_BQHK, mixed_BQHK, start, axis=1)
 
-    return _for_blocks(one, (turned_BQHK, q_BQHK), ctx, block)
+    out_BQHK = jnp.zeros((batch, queries, heads, v_BSHK.shape[-1]), jnp.float32)
+    return jax.lax.fori_loop(0, -(-queries // block), one, out_BQHK)
 
 
 def _tiles(turned_BSHK, k_BSHK, v_BSHK, ctx, size) -> _Tile:
@@ -198,13 +207,13 @@ def _by_rows(scheme, params, q_BQHK, k_BSHK, v_BSHK, ctx, block):
     return jnp.concatenate(mixed, axis=1)
 
 
-def _for_blocks(one, rows, ctx, block):
-    """`one(rows, q_pos_BQ, q_index_Q)` of each block of queries: (B, Q, H, K)."""
+def _for_blocks(one, q_BQHK, ctx, block):
+    """`one(q_BQHK, q_pos_BQ, q_index_Q)` of each block of queries: (B, Q, H, K)."""
     queries = ctx.q_index_Q.size
     # Recomputing a block's weights in the backward pass keeps training in bounded memory as well.
     remade = jax.checkpoint(lambda part: one(*part))
     parts = (
-        jax.tree.map(lambda x: _split(x, 1, block), rows),
+        _split(q_BQHK, 1, block),
         _split(ctx.q_pos_BQ, 1, block),
         _split(ctx.q_index_Q, 0, block),
     )

@@ -110,9 +110,9 @@ def slopes(text):
     return jax.jit(jax.grad(loss, (0, 1)))(parameters(parse(text))['scheme'], numbers)
 
 
-@functools.lru_cache
-def differentiated(text, block=0):
-    """Logits, and gradients of their mean square by parameters and by the scheme's numbers."""
+def derivative(text, block=0):
+    """A function of the parameters: logits, and gradients of their mean square by parameters and by
+    the scheme's numbers."""
     scheme = parse(text)
     model = dataclasses.replace(model_of(scheme), block=block)
 
@@ -120,9 +120,26 @@ def differentiated(text, block=0):
         logits = model_lib.apply(model, params, tokens(), numbers, length=LENGTH).logits_BTC
         return (logits**2).mean(), logits
 
-    numbers = jax.tree.map(jnp.float32, scheme)
-    grads, logits = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(parameters(scheme), numbers)
-    return logits, *grads
+    compiled = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
+    return lambda params: compiled(params, jax.tree.map(jnp.float32, scheme))
+
+
+@functools.lru_cache
+def derivative_and_rounding(text):
+    """What `derivative` gives for all keys at once, and how far the last bit of parameters moves it
+    as `close` measures: nothing can be known better than that."""
+    whole, params, rng = derivative(text), parameters(parse(text)), np.random.default_rng(0)
+
+    def nudged(x):
+        x = np.asarray(x)
+        return np.where(rng.random(x.shape) < 0.5, np.nextafter(x, x.dtype.type(np.inf)), x)
+
+    def apart(a, b):
+        return np.abs(a - b).max(initial=0) / max(1.0, np.abs(b).max(initial=0))
+
+    at = whole(params)
+    moved = [jax.tree.map(apart, whole(jax.tree.map(nudged, params)), at) for _ in range(2)]
+    return at, float(max(jax.tree.leaves(moved)))
 
 
 def close(a, b, rounding=1e-5):
@@ -340,9 +357,13 @@ def test_pairwise_schemes_say_of_a_key_what_depends_on_no_other(text):
 @every
 @pytest.mark.parametrize('block', [4, 1, 9])
 def test_gradients_blockwise_equal_whole(text, block):
-    whole, by_blocks = differentiated(text), differentiated(text, block)
-    # Gradients are sums over queries, here in another order: one more rounding than elsewhere.
-    jax.tree.map(lambda a, b: close(a, b, rounding=2e-5), by_blocks, whole)
+    whole, rounding = derivative_and_rounding(text)
+    by_blocks = derivative(text, block)(parameters(parse(text)))
+    # Gradients are sums over queries, here in another order: one more rounding than elsewhere. The
+    # last bit of a parameter does more where scores are sharp, as in the chain of lm_infinite: its
+    # gradient by blocks is as near to the one in float64 as the whole one is.
+    assert rounding < 2e-4
+    jax.tree.map(lambda a, b: close(a, b, max(2e-5, rounding)), by_blocks, whole)
 
 
 @every
