@@ -126,3 +126,5 @@ def test_blockwise_memory_does_not_grow_with_the_square_of_the_length():
     # Twice the length: twice the memory by blocks, four times at once.
     assert temporary(2048, 64) < 2.5 * temporary(1024, 64)
     assert temporary(2048, 64) < temporary(2048, 0) / 8
+    # What grows are keys and values, as they are multiplied; queries are read where they lie.
+    assert temporary(4096, 64) - temporary(2048, 64) < 2.5 * (2048 * 2 * 8 * 4)
