@@ -93,7 +93,7 @@ def coverage(
     for tokens in (train_length, length):
         if tokens < 1:
             raise ValueError(f'length {tokens} should be at least 1')
-        scheme.check_fit(dims, tokens)
+        scheme.check_fit(dims, range(tokens))
     params = probe.parameters(scheme, dims) if params is None else params
     random = probe.is_random(scheme)
     keys = [jax.random.key(n) for n in range(_DRAWS)] if random else [None]

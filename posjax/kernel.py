@@ -108,7 +108,7 @@ def kernel(
       ValueError: the scheme does not fit such a model or length, or there is no such layer.
     """
     scheme = parse(scheme) if isinstance(scheme, str) else scheme
-    scheme.check_fit(dims, length)
+    scheme.check_fit(dims, range(length))
     if not 0 <= layer < dims.layers:
         raise ValueError(f'layer {layer} should be from 0 to {dims.layers - 1}')
     params = probe.parameters(scheme, dims) if params is None else params

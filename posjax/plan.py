@@ -126,7 +126,7 @@ def check_length(run: Run, length: int, intervention: str = 'none') -> None:
         raise ValueError(f'length {length} should be at least 1')
     run.task.check_length(length)
     asked = parse_intervention(intervention)(run.scheme, run.length, length)
-    as_chain(asked).check_fit(run.model.dims, length)
+    as_chain(asked).check_fit(run.model.dims, range(length))
 
 
 def _check_sizes(run: Run) -> None:

@@ -97,13 +97,13 @@ class Scheme(Spec):
         own = hooks(type(self))
         return 'scores' not in own and (self.pairwise or not {'bias', 'mask', 'gather'} & {*own})
 
-    def check_fit(self, dims: Dims, length: int) -> None:
-        """Raises ValueError where this scheme cannot serve such a model, or the position numbers
-        0, ..., length - 1."""
+    def check_fit(self, dims: Dims, numbers: range) -> None:
+        """Raises ValueError where this scheme cannot serve such a model, or these position
+        numbers: `range(length)`, unless another scheme of a chain gives others."""
 
-    def reach(self, length: int) -> int:
-        """How many numbers, from 0, `positions` may give to a sequence of `length` tokens."""
-        return length
+    def reach(self, numbers: range) -> range:
+        """Which numbers `positions` may give where it is given these."""
+        return numbers
 
     def at(self, dims: Dims, length: int) -> 'Scheme':
         """The same scheme for texts of one length, with what is constant there worked out.
@@ -265,17 +265,17 @@ class Chain(Scheme):
             raise ValueError(f'scheme {self.text}: {" and ".join(owners)} both define the whole '
                              'score; keep one')  # fmt: skip
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         # Every part is asked about the numbers it will read: parts that give them come first.
         numbering = [part for part in self.parts if 'positions' in hooks(type(part))]
         for part in (*numbering, *(part for part in self.parts if part not in numbering)):
-            part.check_fit(dims, length)
-            length = part.reach(length)
+            part.check_fit(dims, numbers)
+            numbers = part.reach(numbers)
 
-    def reach(self, length):
+    def reach(self, numbers):
         for part in self.parts:
-            length = part.reach(length)
-        return length
+            numbers = part.reach(numbers)
+        return numbers
 
     def init(self, key, dims):
         # The key follows the name, not the place: adding a part leaves the others' values alone.

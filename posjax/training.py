@@ -156,9 +156,9 @@ def loss_and_accuracy(logits_BTC, answers_BT, scored):
         logits_BTC, jnp.where(scored_BT, answers_BT, 0)
     )
     hits_BT = (logits_BTC.argmax(axis=-1) == answers_BT) & scored_BT
-    return jnp.where(scored_BT, losses_BT, 0).sum() / scored, hits_BT.astype(
-        jnp.float32
-    ).sum() / scored
+    loss = jnp.where(scored_BT, losses_BT, 0).sum()
+    hits = hits_BT.astype(jnp.float32).sum()
+    return loss / scored, hits / scored
 
 
 def _optimizer(run: Run) -> optax.GradientTransformation:

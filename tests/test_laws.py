@@ -187,8 +187,9 @@ def test_random_positions_follow_their_key_and_stay_within_reach(text):
     pos, length = jnp.arange(LENGTH)[None], jnp.full((1,), LENGTH)
     number = functools.partial(scheme.positions, pos, toks, length)
     drawn = [np.asarray(number(jax.random.key(seed))) for seed in (0, 0, *range(1, 9))]
+    reach = scheme.reach(range(LENGTH))
     for numbers in (np.asarray(number(None)), *drawn):
-        assert numbers.min() >= 0 and numbers.max() < scheme.reach(LENGTH)
+        assert numbers.min() >= reach.start and numbers.max() < reach.stop
     np.testing.assert_array_equal(drawn[0], drawn[1])
     if is_random(scheme):
         assert any((other != drawn[0]).any() for other in drawn[2:])
@@ -383,7 +384,7 @@ def test_right_padding_changes_nothing(text, causal):
     scheme, length_B = parse(text), jnp.array([LENGTH, 4, 1])
     model = dataclasses.replace(model_of(scheme), causal=causal)
     try:
-        scheme.check_fit(model.dims, LENGTH)
+        scheme.check_fit(model.dims, range(LENGTH))
     except ValueError:
         pytest.skip('of causal attention alone')
     got = apply(model, parameters(scheme), tokens(), scheme, unpadded_B=length_B).logits_BTC

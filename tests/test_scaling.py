@@ -279,12 +279,12 @@ def test_refused_in_one_line(text, message):
 def test_what_does_not_fit_a_head_is_refused_before_anything_runs(text, message):
     scheme, dims = parse(text), Dims(2, 1, 2, 1)
     with pytest.raises(ValueError, match=message):
-        scheme.check_fit(dims, 8)
+        scheme.check_fit(dims, range(8))
     with pytest.raises(ValueError, match=message):
         scheme.at(dims, 8)
     part = parse('partial_rope(rotary_dim=2, scaling=ntk(4))')
     with pytest.raises(ValueError, match='of 2 rotary dims'):
-        part.check_fit(Dims(8, 1, 8, 1), 8)
+        part.check_fit(Dims(8, 1, 8, 1), range(8))
 
 
 def test_the_rescaled_beta_is_the_turns_of_the_fastest_pair():

@@ -56,8 +56,9 @@ class abacus(Scheme):
         self.require('digits', self.digits >= 1, 'at least 1')
         self.require('max_offset', self.max_offset >= 0, 'at least 0')
 
-    def reach(self, length):
-        return length + self.max_offset + 1  # a number as long as the sequence; others read row 0
+    def reach(self, numbers):
+        # A written number may be as long as the sequence; other tokens read row 0.
+        return range(len(numbers) + self.max_offset + 1)
 
     def deterministic(self):
         return dataclasses.replace(self, max_offset=0)

@@ -66,7 +66,7 @@ class alibi(Scheme):
             'at least 0 (they are subtracted: a positive slope favours near tokens)',
         )
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         if len(self.slopes) not in (0, dims.heads):
             raise ValueError(
                 f'scheme {self.text} has {len(self.slopes)} slopes for {dims.heads} heads; give '

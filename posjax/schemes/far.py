@@ -73,8 +73,8 @@ class rerope(Scheme):
         _check(self, 'window')
         self.require('leak', 0 <= self.leak <= 1, 'from 0 to 1')
 
-    def check_fit(self, dims, length):
-        self.scheme.check_fit(dims, length)
+    def check_fit(self, dims, numbers):
+        self.scheme.check_fit(dims, numbers)
 
     def scores(self, params, q_BQHK, k_BSHK, ctx):
         q_pos, k_pos = ctx.q_pos_BQ.astype(jnp.float32), ctx.k_pos_BS.astype(jnp.float32)
@@ -114,8 +114,8 @@ class self_extend(Scheme):
     def check(self):
         _check(self, 'group', 'window')
 
-    def check_fit(self, dims, length):
-        self.scheme.check_fit(dims, length)
+    def check_fit(self, dims, numbers):
+        self.scheme.check_fit(dims, numbers)
 
     def scores(self, params, q_BQHK, k_BSHK, ctx):
         far_q_BQ = ctx.q_pos_BQ // self.group + (self.window - self.window // self.group)
@@ -158,8 +158,8 @@ class lm_infinite(Scheme):
     def check(self):
         _check(self, 'window', 'number')
 
-    def check_fit(self, dims, length):
-        self.scheme.check_fit(dims, length)
+    def check_fit(self, dims, numbers):
+        self.scheme.check_fit(dims, numbers)
 
     def mask(self, ctx):
         return lambda_mask(ctx, self.window, self.number)

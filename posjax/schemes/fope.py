@@ -82,7 +82,7 @@ class fope(Scheme):
         self.require('sigma', 0 <= self.sigma < 1, 'at least 0 and below 1')
         self.require('seed', self.seed >= 0, 'at least 0')
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         check_pairs(self, dims)
 
     def init(self, key, dims):

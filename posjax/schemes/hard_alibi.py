@@ -44,7 +44,7 @@ class hard_alibi(Scheme):
                 'is no window)'
             )
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         if len(self.windows) not in (0, dims.heads):
             raise ValueError(
                 f'scheme {self.text} has {len(self.windows)} windows for {dims.heads} heads; give '

@@ -34,8 +34,9 @@ class interpolate(Scheme):
             'factor', self.factor >= 1, 'at least 1 (it is the new length / the trained one)'
         )
 
-    def reach(self, length):
-        return math.ceil((length - 1) / self.factor) + 1
+    def reach(self, numbers):
+        first, last = numbers.start / self.factor, (numbers.stop - 1) / self.factor
+        return range(math.floor(first), math.ceil(last) + 1)
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         return pos_BT.astype(jnp.float32) / self.factor

@@ -28,12 +28,15 @@ class learned(Scheme):
     def check(self):
         self.require('max_length', self.max_length >= 1, 'at least 1')
 
-    def check_fit(self, dims, length):
-        if length > self.max_length:
+    def check_fit(self, dims, numbers):
+        if numbers.start < 0:
+            raise ValueError(f'scheme {self.text} has no row for position {numbers.start}; shift '
+                             'positions to 0 or more')  # fmt: skip
+        if numbers.stop > self.max_length:
             raise ValueError(
                 f'scheme {self.text} has {self.max_length} rows, none for position '
-                f'{self.max_length} of {length}; ask for fewer tokens, or train with '
-                f'learned(max_length={length})'
+                f'{self.max_length} of {numbers.stop}; ask for fewer tokens, or train with '
+                f'learned(max_length={numbers.stop})'
             )
 
     def init(self, key, dims):

@@ -80,14 +80,14 @@ class every(Scheme):
         _check_inside(self, self.scheme)
         _check_inside(self, self.other)
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         if self.n > dims.layers:
             raise ValueError(
                 f'scheme {self.text}: n={self.n} leaves no layer of {dims.layers} to '
                 f'{self.other.text}; take n from 2 to the number of layers'
             )
-        self.scheme.check_fit(dims, length)
-        self.other.check_fit(dims, length)
+        self.scheme.check_fit(dims, numbers)
+        self.other.check_fit(dims, numbers)
 
     def init(self, key, dims):
         return _init(key, {'scheme': (self.scheme, dims), 'other': (self.other, dims)})
@@ -148,14 +148,14 @@ class heads(Scheme):
         _check_inside(self, self.first)
         _check_inside(self, self.second)
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         if self.count >= dims.heads:
             raise ValueError(
                 f'scheme {self.text}: count={self.count} leaves no head of {dims.heads} to '
                 f'{self.second.text}; take count from 1 to the number of heads less one'
             )
         for inside, own_dims in self._sized(dims).values():
-            inside.check_fit(own_dims, length)
+            inside.check_fit(own_dims, numbers)
 
     def at(self, dims, length):
         made = {name: s.at(own_dims, length) for name, (s, own_dims) in self._sized(dims).items()}

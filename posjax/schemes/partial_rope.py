@@ -67,7 +67,7 @@ class partial_rope(Scheme):
     def check(self):
         _check(self)
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         _check_fit(self, dims)
         self.scaling.check_fit(self.rotary_dim)
 
@@ -125,7 +125,7 @@ class p_rope(Scheme):
     def check(self):
         _check(self)
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         _check_fit(self, dims)
         check_pairs(self, dims)  # whose frequencies are those of the whole head
         self.scaling.check_fit(dims.head_dim)

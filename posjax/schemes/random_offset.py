@@ -37,8 +37,8 @@ class random_offset(Scheme):
     def check(self):
         self.require('max_offset', self.max_offset >= 0, 'at least 0')
 
-    def reach(self, length):
-        return length + self.max_offset
+    def reach(self, numbers):
+        return range(numbers.start, numbers.stop + self.max_offset)
 
     def deterministic(self):
         return dataclasses.replace(self, max_offset=0)

@@ -82,15 +82,15 @@ class randomised(Scheme):
                 f'{_LARGEST}'
             )
 
-    def check_fit(self, dims, length):
-        if length > self.max_position:
+    def check_fit(self, dims, numbers):
+        if numbers.stop > self.max_position:
             raise ValueError(
-                f'scheme {self.text} has {self.max_position} numbers for {length} tokens; ask for '
-                f'at most {self.max_position} tokens, or train with a larger max_position'
+                f'scheme {self.text} has {self.max_position} numbers for {numbers.stop} tokens; '
+                f'ask for at most {self.max_position} tokens, or train with a larger max_position'
             )
 
-    def reach(self, length):
-        return self.max_position
+    def reach(self, numbers):
+        return range(min(numbers.start, 0), self.max_position)
 
     def deterministic(self):
         return dataclasses.replace(self, draw='even')

@@ -118,7 +118,7 @@ class rope(Scheme):
         self.require('theta', self.theta > 0, 'positive')
         self.scaling.check()
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         check_pairs(self, dims)
         self.scaling.check_fit(dims.head_dim)
 

@@ -37,7 +37,7 @@ class rope_learned(Scheme):
         for name in ('theta', 'log_freq_scale'):
             self.require(name, getattr(self, name) > 0, 'positive')
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         check_pairs(self, dims)
 
     def init(self, key, dims):

@@ -24,8 +24,8 @@ class shift(Scheme):
 
     by: int = 0
 
-    def reach(self, length):
-        return length + max(self.by, 0)
+    def reach(self, numbers):
+        return range(numbers.start + self.by, numbers.stop + self.by)
 
     def positions(self, pos_BT, tokens_BT, length_B, key):
         return pos_BT + self.by

@@ -83,7 +83,7 @@ class xpos(Scheme):
         for name in ('theta', 'scale_base', 'gamma'):
             self.require(name, getattr(self, name) > 0, 'positive')
 
-    def check_fit(self, dims, length):
+    def check_fit(self, dims, numbers):
         check_pairs(self, dims)
 
     def qk(self, params, q_BQHK, k_BSHK, ctx):

@@ -168,7 +168,7 @@ def test_inner_schemes_are_checked_and_fitted():
     with pytest.raises(ValueError, match='theta=-1.0 should be positive'):
         every(2, rope(-1.0)).check()
     with pytest.raises(ValueError, match='head_dim=5'):
-        parse('every(2, alibi, rope)').check_fit(Dims(5, 1, 5, 2), 8)
+        parse('every(2, alibi, rope)').check_fit(Dims(5, 1, 5, 2), range(8))
     with pytest.raises(ValueError, match='n=4 leaves no layer of 2 to none; take n from 2'):
-        parse('every').check_fit(MODEL.dims, 8)
-    parse('every(2)').check_fit(MODEL.dims, 8)
+        parse('every').check_fit(MODEL.dims, range(8))
+    parse('every(2)').check_fit(MODEL.dims, range(8))

@@ -131,4 +131,4 @@ def test_values_without_a_meaning_are_refused():
         with pytest.raises(ValueError, match=message):
             parse(f'fope({words})')
     with pytest.raises(ValueError, match='head_dim=65 .width 65 / heads 1. should be even'):
-        parse('fope(train_length=8)').check_fit(Dims(65, 1, 65, 2), 32)
+        parse('fope(train_length=8)').check_fit(Dims(65, 1, 65, 2), range(32))

@@ -27,9 +27,9 @@ def test_initial_rows_are_standard_normal():
 
 def test_a_missing_row_is_an_error_before_anything_runs():
     scheme = parse('learned(max_length=4)')
-    scheme.check_fit(MODEL.dims, 4)
+    scheme.check_fit(MODEL.dims, range(4))
     with pytest.raises(ValueError, match=r'4 rows, none for position 4 of 5;.*max_length=5'):
-        scheme.check_fit(MODEL.dims, 5)
+        scheme.check_fit(MODEL.dims, range(5))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,8 @@ def test_a_missing_row_is_an_error_before_anything_runs():
     [
         ('random_offset(max_offset=3)', 5),
         ('shift(by=2)', 6),
-        ('shift(by=-2)', 8),
+        ('shift(by=3)|shift(by=-2)', 7),
+        ('interpolate(factor=2.0)', 15),
         ('abacus(max_offset=2)', 5),
         ('shift(by=1)|random_offset(max_offset=3)', 4),
         ('randomised(max_position=8)', 8),
@@ -45,11 +46,17 @@ def test_a_missing_row_is_an_error_before_anything_runs():
 )
 def test_rows_are_missed_in_advance_wherever_positions_move_to(moved, most):
     for words in (f'learned(max_length=8)|{moved}', f'{moved}|learned(max_length=8)'):
-        parse(words).check_fit(MODEL.dims, most)
+        parse(words).check_fit(MODEL.dims, range(most))
         with pytest.raises(ValueError, match='8 rows, none for position 8|has 8 numbers for 9'):
-            parse(words).check_fit(MODEL.dims, most + 1)
+            parse(words).check_fit(MODEL.dims, range(most + 1))
     with pytest.raises(ValueError, match='8 rows, none for position 8 of 9'):
-        parse('learned(max_length=8)|randomised(max_position=9)').check_fit(MODEL.dims, 2)
+        parse('learned(max_length=8)|randomised(max_position=9)').check_fit(MODEL.dims, range(2))
+
+
+def test_there_is_no_row_before_the_first():
+    for words in ('learned(max_length=8)|shift(by=-2)', 'shift(by=-2)|learned(max_length=8)'):
+        with pytest.raises(ValueError, match='no row for position -2; shift positions to 0'):
+            parse(words).check_fit(MODEL.dims, range(4))
 
 
 @pytest.mark.parametrize('position', [4, 7, -1])

@@ -147,9 +147,9 @@ def test_decoding_and_padding_with_a_key():
 
 def test_more_tokens_than_numbers_are_refused():
     scheme = parse('randomised(max_position=8)')
-    scheme.check_fit(MODEL.dims, 8)
+    scheme.check_fit(MODEL.dims, range(8))
     with pytest.raises(ValueError, match='has 8 numbers for 9 tokens; ask for at most 8'):
-        scheme.check_fit(MODEL.dims, 9)
+        scheme.check_fit(MODEL.dims, range(9))
     for most in (0, 65535):
         with pytest.raises(ValueError, match=f'max_position={most} should be from 1 to 65534'):
             parse(f'randomised(max_position={most})')

@@ -83,7 +83,7 @@ def test_refused_in_one_line(text, message):
 
 def test_what_its_rotation_needs_and_sees_is_its_own():
     with pytest.raises(ValueError, match='head_dim=7'):
-        parse('rerope(window=4.0)').check_fit(Dims(7, 1, 7, 1), 8)
+        parse('rerope(window=4.0)').check_fit(Dims(7, 1, 7, 1), range(8))
     for name in ('rerope(4.0', 'self_extend(2, 4', 'lm_infinite(4'):
         scaled = parse(f'{name}, scheme=rope(scaling=dynamic_ntk(1, 6)))')
         assert scaled.sees_length and not scaled.at(Dims(16, 2, 8, 1), 9).sees_length

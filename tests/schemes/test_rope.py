@@ -132,4 +132,4 @@ def test_wavelengths():
 
 def test_an_odd_head_is_refused_with_its_numbers():
     with pytest.raises(ValueError, match=r'head_dim=65 .width 65 / heads 1. should be even'):
-        parse('rope').check_fit(Dims(65, 1, 65, 2), 32)
+        parse('rope').check_fit(Dims(65, 1, 65, 2), range(32))

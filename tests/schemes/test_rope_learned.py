@@ -64,4 +64,4 @@ def test_values_without_a_meaning_are_refused():
     with pytest.raises(ValueError, match='log_freq_scale=0.0 should be positive'):
         parse('rope_learned(log_freq_scale=0)')
     with pytest.raises(ValueError, match='head_dim=65 .width 65 / heads 1. should be even'):
-        parse('rope_learned').check_fit(Dims(65, 1, 65, 2), 32)
+        parse('rope_learned').check_fit(Dims(65, 1, 65, 2), range(32))
