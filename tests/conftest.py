@@ -1,6 +1,7 @@
 """Two CPU devices, so that the run axis is really split; no silent promotion of ranks or dtypes."""
 
 import os
+from pathlib import Path
 
 # Processes side by side: each keeps to one thread. Set before JAX starts.
 os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_multi_thread_eigen=false'
@@ -29,6 +30,38 @@ def pytest_configure(config):
             os.environ['XLA_FLAGS'] += (
                 ' --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
             )
+
+
+class Programs:
+    """Drops compiled programs before they have used up the pieces of memory that Linux lends a
+    process, of which each takes a hundred or more: LLVM crashes where there are none left."""
+
+    def __init__(self):
+        self._new = 0
+        self._pieces, limit = Path('/proc/self/maps'), Path('/proc/sys/vm/max_map_count')
+        self._most = int(limit.read_text()) // 2 if limit.exists() else None
+        jax.monitoring.register_event_duration_secs_listener(self._note)
+
+    def _note(self, event, duration, **_):
+        self._new += event == '/jax/core/compile/backend_compile_duration'
+
+    def make_room(self):
+        if self._most is None or self._new < 20:  # counting pieces takes a while, too
+            return
+        self._new = 0
+        if self._pieces.read_bytes().count(b'\n') > self._most:
+            jax.clear_caches()
+
+
+@pytest.fixture(scope='session')
+def programs():
+    return Programs()
+
+
+@pytest.fixture(autouse=True)
+def room_for_programs(programs):
+    yield
+    programs.make_room()
 
 
 @pytest.fixture(scope='session')
