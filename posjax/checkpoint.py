@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import json
 import logging
+import os
 import re
 import shutil
 from pathlib import Path
@@ -220,5 +221,10 @@ def _seal(step, digests, notes) -> str:
 
 def _first_line(error) -> str:
     line = (str(error).splitlines() or [type(error).__name__])[0]
-    # TensorStore says where it was at length, and last what the system said.
-    return line if len(line) < 240 else f'{line[:100]} ... {line[-130:]}'
+    if len(line) < 240:
+        return line
+    # TensorStore says where it was at length, and somewhere in it what the system said.
+    said = re.search(r"os_error_code='(\d+)'", line)
+    if said:
+        return f'{os.strerror(int(said[1]))} ({line[:100]} ...)'
+    return f'{line[:100]} ... {line[-130:]}'

@@ -6,7 +6,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from posjax import training
-from posjax.checkpoint import CheckpointError, Checkpoints
+from posjax.checkpoint import CheckpointError, Checkpoints, SaveError
 from tests.test_training import make
 
 ABSTRACT = jax.eval_shape(training.init, make())
@@ -90,6 +90,20 @@ def test_a_save_that_fails_is_told_and_earlier_ones_stay(folder, monkeypatch):
         with Checkpoints(folder) as kept:
             kept.save(40, {'a': np.array(object())})  # at once
     assert load(folder).step == 30
+
+
+def test_what_the_system_said_is_found_in_a_long_error(folder, monkeypatch):
+    where = 'Error writing "x" in OCDBT database at ' + 300 * 'y'
+
+    def full(*_, **__):
+        raise ValueError(f"{where} [os_error_code='28'] [path='/z'] {where}\nmore")
+
+    with Checkpoints(folder) as kept:
+        monkeypatch.setattr(ocp, 'save_checkpointables_async', full)
+        with pytest.raises(SaveError, match='not saved: No space left on device') as error:
+            kept.save(40, STATE)
+    told = str(error.value)
+    assert len(told) < 400 + len(str(folder)) and '\n' not in told
 
 
 def test_what_was_just_saved_is_never_the_one_that_goes(folder):
